@@ -29,11 +29,12 @@ int buf_append_str(struct buf *b, const char *s);
 int buf_append_byte(struct buf *b, uint8_t c);
 int buf_printf(struct buf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 int buf_vprintf(struct buf *b, const char *fmt, va_list ap);
-/* Room for at least len more bytes: returns where to write, or NULL; then buf_commit(written ≤ len). */
+/* Room for at least len more bytes: returns where to write, or NULL (which does not set `failed`); then
+ * buf_commit(written ≤ len). */
 char *buf_reserve(struct buf *b, size_t len);
 void buf_commit(struct buf *b, size_t len);
 void buf_consume(struct buf *b, size_t len); /* len ≤ b->len, asserted */
-/* Gives the heap string to the caller (free()), buffer becomes empty. */
+/* Gives the heap string to the caller (free()), buffer becomes empty as after buf_init. NULL when out of memory. */
 char *buf_steal(struct buf *b);
 /* Little-endian integers, for frames and records. */
 int buf_put_u16(struct buf *b, uint16_t v);

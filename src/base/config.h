@@ -15,7 +15,7 @@ enum config_type { CONFIG_STRING, CONFIG_U64, CONFIG_BOOL, CONFIG_ENUM };
 struct config_row {
     const char *key; /* lower_snake */
     enum config_type type;
-    const char *fallback;  /* default, as text */
+    const char *fallback;  /* default, as text; NULL reads as "" */
     uint64_t min, max;     /* CONFIG_U64: value; CONFIG_STRING: length */
     const char *choices;   /* CONFIG_ENUM: "a|b|c" */
     size_t offset;         /* of the field in the settings struct: char[max+1], uint64_t, bool, or char[32] for enums */
@@ -30,6 +30,8 @@ int config_set(void *settings, const struct config_row *rows, size_t n, const ch
                const char *source, struct sp_error *err);
 int config_load_text(void *settings, const struct config_row *rows, size_t n, const char *text, const char *name,
                      struct sp_error *err);
+/* SPACE_<KEY>=value. Other SPACE_ variables belong to other programs and are ignored, unless the name is within two
+ * letters of a key: then it is taken for a misspelling and is an error. */
 int config_load_environment(void *settings, const struct config_row *rows, size_t n, const char *const *environ_,
                             struct sp_error *err);
 /* Takes --key value and --key=value out of argv; stops at the first non-flag or "--"; *ret_next is its index.

@@ -35,3 +35,8 @@ int json_get_opt_array(const json_t *obj, const char *path, const char *key, siz
                        struct sp_error *err);
 /* SP_E_INVALID naming the unknown key and the nearest known one when obj holds a key not in names (NULL-ended). */
 int json_check_keys(const json_t *obj, const char *path, const char *const *names, struct sp_error *err);
+
+/* The error as it crosses process boundaries: {code, errno, op, field, text}. Encoding aborts on out of memory; an
+ * unknown code (a newer peer) decodes as SP_E_INTERNAL. sp_error_decode returns 0 when *ret_error was filled. */
+json_t *sp_error_encode(const struct sp_error *err);
+int sp_error_decode(const json_t *obj, struct sp_error *ret_error, struct sp_error *err);
