@@ -90,7 +90,8 @@ enum http1_error {
     HTTP1_E_DOUBLED,        /* a single-valued field given twice                 400 */
     HTTP1_E_CONTENT_LENGTH, /* not one decimal number below 2^63                 400 */
     HTTP1_E_TRANSFER,       /* Transfer-Encoding is not exactly "chunked"        501 */
-    HTTP1_E_BOTH_LENGTHS,   /* Content-Length and Transfer-Encoding, or one where none may be  400 */
+    HTTP1_E_BOTH_LENGTHS,   /* Content-Length and Transfer-Encoding              400 */
+    HTTP1_E_NO_LENGTH,      /* either where none may be (1xx, 204, HTTP/1.0)     400 */
     HTTP1_E_EXPECT,         /* unknown expectation                               417 */
     HTTP1_E_CHUNK,          /* malformed chunk or trailer                        400 */
     HTTP1_E_CHUNK_LONG,     /* chunk line, extensions or trailers over the limit 400 */
@@ -136,7 +137,7 @@ struct http1_parser {
     size_t ext_total, trailer_total;
     char line[HTTP1_CHUNK_LINE_MAX + 2];
     size_t line_len;
-    bool line_field; /* trailer: the line has begun a field */
+    int trailer_state;
 };
 
 /* limits NULL: defaults and body_max UINT64_MAX. Owns no memory. */
@@ -166,7 +167,8 @@ int http1_put_head_end(struct buf *out);
 /* One chunk; len = 0 puts nothing (it would end the body). */
 int http1_put_chunk(struct buf *out, const void *data, size_t len);
 int http1_put_last_chunk(struct buf *out);
-/* "1a2b\r\n" without NUL, for writing a chunk without copying it; the data is followed by "\r\n". Returns its length. */
+/* "1a2b\r\n" without NUL, for writing a chunk without copying it; the data is followed by "\r\n". Returns its
+ * length. */
 #define HTTP1_CHUNK_PREFIX_MAX 20
 size_t http1_chunk_prefix(char dst[HTTP1_CHUNK_PREFIX_MAX], size_t len);
 const char *http1_reason(int status); /* "OK"; "Unknown" for others */

@@ -41,8 +41,8 @@ struct url_params {
     size_t tail_len;
 };
 /* Pattern: "/v1/sandboxes/{id}/pause"; {name} takes one non-empty segment, decoded; a last segment "{...}" takes the
- * whole rest, undecoded and unchecked ("/x/{...}" matches "/x" and "/x/…"). Literal segments compare by bytes, undecoded.
- * False when it does not match or a parameter does not decode or fit; *ret is then undefined. */
+ * whole rest, undecoded and unchecked ("/x/{...}" matches "/x" and "/x/…"). Literal segments compare by bytes,
+ * undecoded. False when it does not match or a parameter does not decode or fit; *ret is then undefined. */
 bool url_match(const char *pattern, const char *path, size_t len, struct url_params *ret);
 const char *url_param(const struct url_params *p, const char *name); /* NULL when the pattern has none of that name */
 
@@ -68,5 +68,6 @@ struct url {
 };
 /* "http://host[:port][/path[?query]]", "https://…", "unix:/absolute/path". No user info, no fragment, no spaces. */
 int url_parse(const char *text, struct url *ret, struct sp_error *err);
-/* "host", "host:port", "[v6]:port". *ret_port = fallback_port when there is none. Host is lower-cased, brackets gone. */
+/* "host", "host:port", "[v6]:port". *ret_port = fallback_port when there is none. Host is lower-cased, without
+ * brackets. */
 bool url_parse_authority(const char *text, uint16_t fallback_port, char host[URL_HOST_MAX + 1], uint16_t *ret_port);
