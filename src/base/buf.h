@@ -28,7 +28,7 @@ int buf_append(struct buf *b, const void *data, size_t len);
 int buf_append_str(struct buf *b, const char *s);
 int buf_append_byte(struct buf *b, uint8_t c);
 int buf_printf(struct buf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-int buf_vprintf(struct buf *b, const char *fmt, va_list ap);
+int buf_vprintf(struct buf *b, const char *fmt, va_list ap) __attribute__((format(printf, 2, 0)));
 /* Room for at least len more bytes: returns where to write, or NULL (which does not set `failed`); then
  * buf_commit(written ≤ len). */
 char *buf_reserve(struct buf *b, size_t len);

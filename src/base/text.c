@@ -205,6 +205,36 @@ static unsigned min3(unsigned a, unsigned b, unsigned c) {
     return m < c ? m : c;
 }
 
+static int base64_value(char c) {
+    if (c >= 'A' && c <= 'Z')
+        return c - 'A';
+    if (c >= 'a' && c <= 'z')
+        return c - 'a' + 26;
+    if (c >= '0' && c <= '9')
+        return c - '0' + 52;
+    return c == '+' ? 62 : c == '/' ? 63 : -1;
+}
+
+bool text_unbase64(void *dst, size_t size, const char *text, size_t len, size_t *ret_len) {
+    size_t pad = len >= 1 && text[len - 1] == '=' ? (len >= 2 && text[len - 2] == '=' ? 2 : 1) : 0, out = 0;
+    uint8_t *p = dst;
+    if (len % 4 != 0 || len / 4 * 3 - pad > size)
+        return false;
+    for (size_t i = 0; i < len; i += 4) {
+        uint32_t group = 0;
+        for (size_t k = 0; k < 4; k++) {
+            int v = i + k >= len - pad ? 0 : base64_value(text[i + k]);
+            if (v < 0)
+                return false;
+            group = group << 6 | (uint32_t)v;
+        }
+        for (size_t k = 0; k < 3 && out < len / 4 * 3 - pad; k++)
+            p[out++] = (uint8_t)(group >> (16 - 8 * k));
+    }
+    *ret_len = out;
+    return true;
+}
+
 unsigned text_distance(const char *a, const char *b) {
     unsigned row[DISTANCE_MAX_LEN + 1];
     size_t la = strnlen(a, DISTANCE_MAX_LEN + 1), lb = strnlen(b, DISTANCE_MAX_LEN + 1);

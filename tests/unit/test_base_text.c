@@ -102,6 +102,22 @@ static void base64_vectors(void **state) {
     assert_true(text_base64_len(SIZE_MAX / 2) > SIZE_MAX / 2);
 }
 
+static void base64_decodes_strictly(void **state) {
+    static const char *const refused[] = {"Z", "Zg", "Zg=", "Zg===", "=", "====", "Z===", "Zg==Zg==", "Zm 8=", "Zm8\n",
+                                          "Zm-_", "Z=g="};
+    uint8_t raw[6] = {0};
+    size_t len = 99;
+    (void)state;
+    for (size_t i = 0; i < ARRAY_SIZE(refused); i++)
+        assert_false(text_unbase64(raw, sizeof(raw), refused[i], strlen(refused[i]), &len));
+    assert_int_equal(len, 99);
+    assert_true(text_unbase64(raw, 6, "Zm9vYmFy", 8, &len) && len == 6);
+    assert_memory_equal(raw, "foobar", 6);
+    assert_false(text_unbase64(raw, 5, "Zm9vYmFy", 8, &len)); /* no room */
+    assert_true(text_unbase64(raw, 1, "Zg==", 4, &len) && len == 1);
+    assert_true(text_unbase64(raw, 0, "", 0, &len) && len == 0);
+}
+
 static void nearest_name(void **state) {
     static const char *const names[] = {"memory_mib", "disk_mib", "vcpus"};
     char far[80];
@@ -133,7 +149,7 @@ int main(void) {
         cmocka_unit_test(prefix),             cmocka_unit_test(utf8_is_checked_to_the_letter),
         cmocka_unit_test(escapes_for_logs),   cmocka_unit_test(hex_round_trips),
         cmocka_unit_test(base64_vectors),     cmocka_unit_test(nearest_name),
-        cmocka_unit_test(wipes),
+        cmocka_unit_test(wipes),              cmocka_unit_test(base64_decodes_strictly),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
