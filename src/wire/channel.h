@@ -62,6 +62,7 @@ enum channel_event_type {
     CHANNEL_EV_CREDIT,    /* the peer consumed something: channel_sendable() grew */
     CHANNEL_EV_SHUTDOWN,  /* the peer sends no more; `ended`: we had shut down too, the stream is gone */
     CHANNEL_EV_RESET,     /* the stream is gone, `reason` says why (also when we reset it for a fault of the peer) */
+    CHANNEL_EV_LOST,      /* guest: the host broke the framing; every stream is gone, silence until the next HELLO */
 };
 
 struct channel_event {
@@ -70,7 +71,7 @@ struct channel_event {
     uint32_t port;   /* OPEN */
     uint32_t reason; /* RESET */
     bool ended;      /* SHUTDOWN */
-    void *user;      /* of the stream, as given to channel_open / channel_accept; NULL for CONNECTED and OPEN */
+    void *user;      /* as given to channel_open / channel_accept; NULL for CONNECTED, LOST and OPEN */
     struct view data;
 };
 
@@ -81,13 +82,13 @@ struct channel_limits {
 };
 
 struct channel_stream { /* private */
-    uint32_t id;        /* 0: free slot */
+    uint32_t id; /* 0: free slot */
     uint32_t send_credit;
     uint32_t recv_credit;
-    uint32_t owed;   /* consumed, not yet given back as CREDIT */
-    bool waiting;    /* host: no OPENED yet; guest: not accepted yet */
-    bool sent_end;   /* we sent SHUTDOWN */
-    bool got_end;    /* the peer did */
+    uint32_t owed; /* consumed, not yet given back as CREDIT */
+    bool waiting;  /* host: no OPENED yet; guest: not accepted yet */
+    bool sent_end; /* we sent SHUTDOWN */
+    bool got_end;  /* the peer did */
     void *user;
 };
 
@@ -106,6 +107,7 @@ struct channel {
     size_t out_max;
     uint32_t last_id; /* highest id opened in this epoch */
     uint32_t hint;    /* slot of the last stream found */
+    bool owing;       /* some CREDIT waits for room in out */
     uint8_t head[CHANNEL_HEADER_SIZE + CHANNEL_HELLO_SIZE];
     uint32_t head_len;
     uint32_t body_left;  /* of the DATA frame being read */

@@ -134,7 +134,7 @@ size_t record_begin(struct buf *b, enum record_type type); /* returns the mark f
 int record_put_bytes(struct buf *b, enum record_tag tag, const void *data, size_t len);
 int record_put_string(struct buf *b, enum record_tag tag, const char *s);
 int record_put_u64(struct buf *b, enum record_tag tag, uint64_t v);
-/* Fills in the length. 0; -E2BIG over RECORD_MAX_PAYLOAD or the buffer's maximum, -ENOMEM: nothing was added. */
+/* Fills in the length. 0; -E2BIG: over RECORD_MAX_PAYLOAD or the buffer's maximum, or out of memory: nothing was added. */
 int record_end(struct buf *b, size_t mark);
 /* Header and fixed fields of an OUTPUT record whose `len` data bytes follow from elsewhere (≤ RECORD_MAX_OUTPUT). */
 #define RECORD_OUTPUT_OVERHEAD (RECORD_HEADER_SIZE + 3 * RECORD_FIELD_SIZE + 2 * 8)
