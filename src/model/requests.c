@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Field tables, built from the limits. Order of rows is the order of the documentation. */
+#include "model/requests.h"
+#include "base/text.h"
+#include "model/limits.h"
+
+#define L(name) LIMIT_VALUE(name)
+#define TABLE(rows) .fields = (rows), .n_fields = ARRAY_SIZE(rows)
+#define NAME_FIELD(...)                                                                                                \
+    {.name = "name", .type = FIELD_STRING, .min = 1, .max = L(name_bytes), .pattern = PATTERN_NAME, __VA_ARGS__}
+#define ENV_FIELD                                                                                                      \
+    {.name = "env", .type = FIELD_MAP, .entries = L(env_entries), .key_pattern = PATTERN_ENV_KEY,                      \
+     .max = L(env_value_bytes), .total = L(env_total_bytes)}
+#define METADATA_FIELD(...)                                                                                            \
+    {.name = "metadata", .type = FIELD_MAP, .entries = L(metadata_entries), .key_pattern = PATTERN_METADATA_KEY,       \
+     .max = L(metadata_value_bytes), .total = L(metadata_total_bytes), __VA_ARGS__}
+#define TEMPLATE_NAME_FIELD(...)                                                                                       \
+    {.name = "name", .type = FIELD_STRING, .min = 1, .max = L(template_name_bytes), .pattern = PATTERN_TEMPLATE_NAME,  \
+     __VA_ARGS__}
+#define DIGEST_FIELD                                                                                                   \
+    {.name = "digest", .type = FIELD_STRING, .required = true, .min = 1, .max = 64, .pattern = PATTERN_DIGEST}
+#define PAGE_FIELDS                                                                                                    \
+    {.name = "limit", .type = FIELD_UINT, .min = 1, .max = L(page_max)}, {                                             \
+        .name = "cursor", .type = FIELD_STRING, .min = 1, .max = L(cursor_bytes)                                       \
+    }
+
+static const struct field resources_fields[] = {
+    {.name = "vcpus", .type = FIELD_UINT, .min = 1, .max = L(vcpus_max)},
+    {.name = "memory_mib", .type = FIELD_UINT, .min = L(memory_mib_min), .max = L(memory_mib_max)},
+};
+static const struct field sandbox_create_fields[] = {
+    {.name = "template", .type = FIELD_STRING, .required = true, .min = 1, .max = L(template_reference_bytes),
+     .pattern = PATTERN_TEMPLATE_REF},
+    NAME_FIELD(),
+    METADATA_FIELD(),
+    {.name = "resources", .type = FIELD_OBJECT, TABLE(resources_fields)},
+    ENV_FIELD,
+};
+const struct field_table request_sandbox_create = {TABLE(sandbox_create_fields)};
+
+static const struct field sandbox_update_fields[] = {
+    NAME_FIELD(.nullable = true),
+    METADATA_FIELD(.nullable = true),
+};
+const struct field_table request_sandbox_update = {TABLE(sandbox_update_fields), .not_empty = true};
+
+static const struct field pty_fields[] = {
+    {.name = "cols", .type = FIELD_UINT, .required = true, .min = 1, .max = L(pty_size)},
+    {.name = "rows", .type = FIELD_UINT, .required = true, .min = 1, .max = L(pty_size)},
+};
+static const struct field session_create_fields[] = {
+    {.name = "command", .type = FIELD_STRING, .required = true, .min = 1, .max = L(command_bytes)},
+    {.name = "args", .type = FIELD_STRINGS, .entries = L(args_items), .max = L(arg_bytes)},
+    ENV_FIELD,
+    {.name = "cwd", .type = FIELD_STRING, .min = 1, .max = L(cwd_bytes), .pattern = PATTERN_ABSOLUTE_PATH},
+    {.name = "user", .type = FIELD_STRING, .min = 1, .max = L(user_bytes), .pattern = PATTERN_USER},
+    {.name = "pty", .type = FIELD_OBJECT, TABLE(pty_fields)},
+    {.name = "stdin", .type = FIELD_BOOL},
+    {.name = "timeout_s", .type = FIELD_UINT, .min = 1, .max = L(timeout_s)},
+    {.name = "on_disconnect", .type = FIELD_STRING, .min = 1, .max = 8, .choices = "keep|kill"},
+};
+const struct field_table request_session_create = {TABLE(session_create_fields), .total = L(command_total_bytes)};
+
+static const struct field template_register_fields[] = {
+    TEMPLATE_NAME_FIELD(.required = true),
+    {.name = "tag", .type = FIELD_STRING, .min = 1, .max = L(template_name_bytes), .pattern = PATTERN_NAME},
+    DIGEST_FIELD,
+    {.name = "size_bytes", .type = FIELD_UINT, .required = true, .min = 1, .max = L(template_size_bytes)},
+    {.name = "manifest", .type = FIELD_JSON, .required = true, .total = L(template_manifest_bytes)},
+    {.name = "shared", .type = FIELD_BOOL},
+};
+const struct field_table request_template_register = {TABLE(template_register_fields)};
+
+static const struct field template_tag_fields[] = {DIGEST_FIELD};
+const struct field_table request_template_tag = {TABLE(template_tag_fields)};
+
+static const struct field quota_fields[] = {
+    {.name = "max_sandboxes", .type = FIELD_UINT, .max = 100000},
+    {.name = "max_vcpus", .type = FIELD_UINT, .max = 1000000},
+    {.name = "max_memory_mib", .type = FIELD_UINT, .max = 1000000000},
+    {.name = "max_sessions_per_sandbox", .type = FIELD_UINT, .max = 10000},
+    {.name = "requests_per_second", .type = FIELD_UINT, .min = 1, .max = 100000},
+};
+static const struct field tenant_create_fields[] = {
+    NAME_FIELD(.required = true),
+    {.name = "quotas", .type = FIELD_OBJECT, TABLE(quota_fields)},
+};
+const struct field_table request_tenant_create = {TABLE(tenant_create_fields)};
+static const struct field tenant_update_fields[] = {
+    NAME_FIELD(),
+    {.name = "quotas", .type = FIELD_OBJECT, TABLE(quota_fields)},
+};
+const struct field_table request_tenant_update = {TABLE(tenant_update_fields), .not_empty = true};
+
+static const struct field token_create_fields[] = {
+    NAME_FIELD(),
+    {.name = "scopes", .type = FIELD_STRINGS, .required = true, .entries = L(token_scopes), .min = 1, .max = 32},
+    {.name = "expires_in_s", .type = FIELD_UINT, .min = 1, .max = L(token_expires_s)},
+    {.name = "tenant_id", .type = FIELD_STRING, .min = 1, .max = 32, .pattern = PATTERN_TENANT_ID},
+};
+const struct field_table request_token_create = {TABLE(token_create_fields)};
+static const struct field token_rotate_fields[] = {
+    {.name = "grace_s", .type = FIELD_UINT, .max = L(token_grace_s)},
+};
+const struct field_table request_token_rotate = {TABLE(token_rotate_fields), .may_be_missing = true};
+
+/* ---- queries ---- */
+
+static const struct field sandboxes_fields[] = {
+    {.name = "state", .type = FIELD_STRING, .min = 1, .max = 16,
+     .choices = "creating|running|pausing|paused|suspending|suspended|waking|deleting|deleted|failed"},
+    NAME_FIELD(),
+    {.name = "metadata", .type = FIELD_MAP, .entries = L(metadata_filters), .key_pattern = PATTERN_METADATA_KEY,
+     .max = L(metadata_value_bytes)},
+    PAGE_FIELDS,
+};
+const struct field_table query_sandboxes = {TABLE(sandboxes_fields)};
+static const struct field operations_fields[] = {
+    {.name = "sandbox_id", .type = FIELD_STRING, .min = 1, .max = 32, .pattern = PATTERN_SANDBOX_ID},
+    {.name = "state", .type = FIELD_STRING, .min = 1, .max = 16, .choices = "pending|running|succeeded|failed"},
+    PAGE_FIELDS,
+};
+const struct field_table query_operations = {TABLE(operations_fields)};
+static const struct field operation_fields[] = {{.name = "wait", .type = FIELD_UINT, .max = L(wait_seconds)}};
+const struct field_table query_operation = {TABLE(operation_fields)};
+static const struct field templates_fields[] = {TEMPLATE_NAME_FIELD(), PAGE_FIELDS};
+const struct field_table query_templates = {TABLE(templates_fields)};
+static const struct field page_fields[] = {PAGE_FIELDS};
+const struct field_table query_page = {TABLE(page_fields)};
+
+const struct field_table *const request_tables[] = {
+    &request_sandbox_create, &request_sandbox_update, &request_session_create, &request_template_register,
+    &request_template_tag,   &request_tenant_create,  &request_tenant_update,  &request_token_create,
+    &request_token_rotate,   &query_sandboxes,        &query_operations,       &query_operation,
+    &query_templates,        &query_page,
+};
+const size_t request_tables_count = ARRAY_SIZE(request_tables);
+
+int request_check_manifest(json_t *manifest, struct sp_error *err) {
+    static const struct field fields[] = {
+        {.name = "manifest.resources.vcpus", .type = FIELD_UINT, .min = 1, .max = L(vcpus_max)},
+        {.name = "manifest.resources.memory_mib", .type = FIELD_UINT, .min = L(memory_mib_min), .max = L(memory_mib_max)},
+    };
+    json_t *resources = json_object_get(manifest, "resources");
+    json_t *shown = json_object();
+    int r;
+    if (json_object_get(resources, "vcpus"))
+        (void)json_object_set(shown, fields[0].name, json_object_get(resources, "vcpus"));
+    if (json_object_get(resources, "memory_mib"))
+        (void)json_object_set(shown, fields[1].name, json_object_get(resources, "memory_mib"));
+    r = validate_body(&(struct field_table){TABLE(fields)}, shown, err);
+    json_decref(shown);
+    return r;
+}

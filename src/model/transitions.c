@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The table of allowed moves. Rows of pausing, suspending and waking are here before the verbs that use them. */
+#include "model/transitions.h"
+#include "base/text.h"
+#include <assert.h>
+
+const struct sandbox_move sandbox_moves[] = {
+    {SANDBOX_CREATING, SANDBOX_RUNNING, MOVE_BY_NODE, "the VM runs"},
+    {SANDBOX_CREATING, SANDBOX_FAILED, MOVE_BY_NODE, "it could not be started, or the deadline passed"},
+    {SANDBOX_CREATING, SANDBOX_DELETING, MOVE_BY_CLIENT, "deleted while a node works on it"},
+    {SANDBOX_CREATING, SANDBOX_DELETED, MOVE_BY_CLIENT, "deleted before any node had it"},
+    {SANDBOX_RUNNING, SANDBOX_PAUSING, MOVE_BY_CLIENT, "pause"},
+    {SANDBOX_RUNNING, SANDBOX_SUSPENDING, MOVE_BY_CLIENT, "suspend"},
+    {SANDBOX_RUNNING, SANDBOX_FAILED, MOVE_BY_NODE, "the VM ended or broke its protocol"},
+    {SANDBOX_RUNNING, SANDBOX_DELETING, MOVE_BY_CLIENT, "delete"},
+    {SANDBOX_PAUSING, SANDBOX_PAUSED, MOVE_BY_NODE, "the VM stands still"},
+    {SANDBOX_PAUSING, SANDBOX_RUNNING, MOVE_BY_NODE, "pausing failed and it runs again"},
+    {SANDBOX_PAUSING, SANDBOX_FAILED, MOVE_BY_NODE, "the VM was lost on the way"},
+    {SANDBOX_PAUSING, SANDBOX_DELETING, MOVE_BY_CLIENT, "delete"},
+    {SANDBOX_PAUSED, SANDBOX_WAKING, MOVE_BY_CLIENT, "wake"},
+    {SANDBOX_PAUSED, SANDBOX_SUSPENDING, MOVE_BY_CLIENT, "suspend"},
+    {SANDBOX_PAUSED, SANDBOX_FAILED, MOVE_BY_NODE, "the VM ended"},
+    {SANDBOX_PAUSED, SANDBOX_DELETING, MOVE_BY_CLIENT, "delete"},
+    {SANDBOX_SUSPENDING, SANDBOX_SUSPENDED, MOVE_BY_NODE, "the snapshot is durable"},
+    {SANDBOX_SUSPENDING, SANDBOX_RUNNING, MOVE_BY_NODE, "suspending failed and it runs again"},
+    {SANDBOX_SUSPENDING, SANDBOX_PAUSED, MOVE_BY_NODE, "suspending failed and it stands still again"},
+    {SANDBOX_SUSPENDING, SANDBOX_FAILED, MOVE_BY_NODE, "the VM was lost on the way"},
+    {SANDBOX_SUSPENDING, SANDBOX_DELETING, MOVE_BY_CLIENT, "delete"},
+    {SANDBOX_SUSPENDED, SANDBOX_WAKING, MOVE_BY_CLIENT, "wake"},
+    {SANDBOX_SUSPENDED, SANDBOX_DELETING, MOVE_BY_CLIENT, "delete"},
+    {SANDBOX_WAKING, SANDBOX_RUNNING, MOVE_BY_NODE, "it runs again"},
+    {SANDBOX_WAKING, SANDBOX_PAUSED, MOVE_BY_NODE, "waking failed and it stands still again"},
+    {SANDBOX_WAKING, SANDBOX_SUSPENDED, MOVE_BY_NODE, "waking failed and the snapshot is kept"},
+    {SANDBOX_WAKING, SANDBOX_FAILED, MOVE_BY_NODE, "the VM was lost on the way"},
+    {SANDBOX_WAKING, SANDBOX_DELETING, MOVE_BY_CLIENT, "delete"},
+    {SANDBOX_DELETING, SANDBOX_DELETED, MOVE_BY_NODE, "its node holds nothing of it any more"},
+    {SANDBOX_FAILED, SANDBOX_WAKING, MOVE_BY_CLIENT, "wake from the last good snapshot"},
+    {SANDBOX_FAILED, SANDBOX_DELETING, MOVE_BY_CLIENT, "deleted while its node still holds something"},
+    {SANDBOX_FAILED, SANDBOX_DELETED, MOVE_BY_CLIENT, "deleted with nothing left on a node"},
+};
+const size_t sandbox_moves_count = ARRAY_SIZE(sandbox_moves);
+
+static const struct sandbox_state_row state_rows[SANDBOX_STATE_COUNT_] = {
+    [SANDBOX_CREATING] = {.holds_vm = true, .has_operation = true,
+                          .text = "the request is accepted; a node is awaited or at work"},
+    [SANDBOX_RUNNING] = {.holds_vm = true, .may_be_ready = true, .takes_sessions = true, .text = "the VM runs"},
+    [SANDBOX_PAUSING] = {.holds_vm = true, .has_operation = true, .text = "on the way to paused"},
+    [SANDBOX_PAUSED] = {.holds_vm = true, .text = "the VM is resident and stands still"},
+    [SANDBOX_SUSPENDING] = {.holds_vm = true, .has_operation = true, .text = "on the way to suspended"},
+    [SANDBOX_SUSPENDED] = {.text = "no VM; a durable snapshot"},
+    [SANDBOX_WAKING] = {.holds_vm = true, .has_operation = true, .text = "on the way to running"},
+    [SANDBOX_DELETING] = {.holds_vm = true, .has_operation = true, .text = "on the way to deleted; nothing else follows"},
+    [SANDBOX_DELETED] = {.is_final = true, .text = "gone; kept to be read for the retention time"},
+    [SANDBOX_FAILED] = {.text = "ended by a fault, see `error`; its node keeps nothing of it"},
+};
+
+bool sandbox_move_is_allowed(enum sandbox_state from, enum sandbox_state to) {
+    if (from == to)
+        return true;
+    for (size_t i = 0; i < sandbox_moves_count; i++)
+        if (sandbox_moves[i].from == from && sandbox_moves[i].to == to)
+            return true;
+    return false;
+}
+
+const struct sandbox_state_row *sandbox_state_row(enum sandbox_state s) {
+    assert((unsigned)s < SANDBOX_STATE_COUNT_);
+    return &state_rows[s];
+}
+
+static const char *yes(bool b) {
+    return b ? "yes" : "";
+}
+
+int transitions_print_markdown(struct buf *out) {
+    static const char *const by[] = {
+        [MOVE_BY_CLIENT] = "client", [MOVE_BY_NODE] = "node", [MOVE_BY_PLAN] = "reconciler"};
+
+    (void)buf_append_str(out, "<!-- SPDX-License-Identifier: Apache-2.0 -->\n"
+                              "<!-- Printed from src/model/transitions.c by `space-describe states`; a test compares. -->\n"
+                              "# States of a sandbox\n\n"
+                              "`ready` (the guest agent answers) is separate from the state and can be true in `running` only.\n\n"
+                              "| state | holds a VM | may be ready | takes sessions | operation on its way | meaning |\n"
+                              "|---|---|---|---|---|---|\n");
+    for (unsigned s = 0; s < SANDBOX_STATE_COUNT_; s++) {
+        const struct sandbox_state_row *row = &state_rows[s];
+        (void)buf_printf(out, "| `%s` | %s | %s | %s | %s | %s |\n", sandbox_state_name(s), yes(row->holds_vm),
+                         yes(row->may_be_ready), yes(row->takes_sessions), yes(row->has_operation), row->text);
+    }
+    (void)buf_append_str(out, "\n## Allowed moves\n\nEverything that is not in this table is refused, by the code and again by the "
+                              "database.\n\n| from | to | asked by | when |\n|---|---|---|---|\n");
+    for (size_t i = 0; i < sandbox_moves_count; i++)
+        (void)buf_printf(out, "| `%s` | `%s` | %s | %s |\n", sandbox_state_name(sandbox_moves[i].from),
+                         sandbox_state_name(sandbox_moves[i].to), by[sandbox_moves[i].by], sandbox_moves[i].when);
+    return out->failed ? -1 : 0;
+}
