@@ -17,5 +17,5 @@ const char *address_local(char dst[ADDRESS_SIZE], int fd);
 const char *address_peer(char dst[ADDRESS_SIZE], int fd);
 /* Port of a bound TCP socket, 0 when it has none. */
 uint16_t listen_port(int fd);
-/* bind + listen, SO_REUSEADDR. *ret_fd is the caller's. */
+/* bind + listen, SO_REUSEADDR. *ret_fd is the caller's. Address in use: SP_E_CONFLICT. */
 int listen_tcp(const char *host_port, int *ret_fd, struct sp_error *err);

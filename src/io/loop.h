@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * One event loop a thread, on libuv: timers, descriptor watches, closures posted from other threads, deferred work,
- * stop signals. Everything but loop_post() belongs to the loop's thread. Objects of a loop are freed with their own
+ * stop signals. Everything but loop_post and loop_post_stop belongs to the loop's thread. Objects of a loop are freed with their own
  * _free (which hides libuv's two-step close); their callbacks never run after _free returned.
  */
 #pragma once
@@ -22,7 +22,8 @@ uv_loop_t *loop_uv(struct loop *l);
 void loop_run(struct loop *l);
 /* One round: waits at most until the first event. For blocking wrappers and tests. */
 void loop_run_once(struct loop *l);
-void loop_stop(struct loop *l); /* from the loop's thread; from others: loop_post(l, (void (*)(void *))loop_stop, l) */
+void loop_stop(struct loop *l);      /* loop_run returns after the callback that is running */
+void loop_post_stop(struct loop *l); /* the same from any thread */
 uint64_t loop_now_ms(const struct loop *l); /* cached monotonic time of this round */
 
 /* From any thread: fn(ctx) runs on the loop, in order of posting. Unbounded by itself: post completions of bounded work
@@ -40,10 +41,10 @@ struct loop_task {
 void loop_defer(struct loop *l, struct loop_task *task);
 void loop_defer_cancel(struct loop_task *task);
 
-/* SIGTERM and SIGINT call fn on the loop, the second one too (a caller may hurry then). SIGPIPE is ignored for the whole
- * process. At most one a loop; removed by loop_free. */
+/* SIGTERM and SIGINT call fn on the loop, the second one too (a caller may hurry then). SIGPIPE is ignored for the
+ * whole process. Removed by loop_free. */
 int loop_on_stop_signal(struct loop *l, void (*fn)(int signum, void *ctx), void *ctx, struct sp_error *err);
-/* SIGHUP, SIGCHLD, …: the same for any other signal; at most 4. */
+/* The same for any other signal (SIGHUP, SIGCHLD, …). All together at most 8 signals a loop. */
 int loop_on_signal(struct loop *l, int signum, void (*fn)(int signum, void *ctx), void *ctx, struct sp_error *err);
 
 struct loop_timer;
@@ -61,10 +62,10 @@ struct loop_timer *loop_timer_free(struct loop_timer *t); /* also from its own c
 #define LOOP_HANGUP 4u /* peer shut down its sending side; only when asked for */
 #define LOOP_ERROR 8u  /* error or full hang-up: always reported; the watch has stopped then */
 struct loop_watch;
-/* fd stays the caller's. fn(events, ctx). */
+/* fd stays the caller's; it becomes non-blocking. fn(events, ctx) may free the watch. */
 int loop_watch_new(struct loop *l, int fd, void (*fn)(unsigned events, void *ctx), void *ctx, struct loop_watch **ret,
                    struct sp_error *err);
 void loop_watch_set(struct loop_watch *w, unsigned events); /* 0: nothing, errors neither */
-/* close_fd: the descriptor is closed too, as soon as libuv lets go of it. NULL is fine; returns NULL. */
-struct loop_watch *loop_watch_free(struct loop_watch *w, bool close_fd);
+/* close_descriptor: it is closed too. NULL is fine; returns NULL. */
+struct loop_watch *loop_watch_free(struct loop_watch *w, bool close_descriptor);
 

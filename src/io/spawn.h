@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Child programs: start with a chosen argv, environment, directory and descriptors, pidfd, wait with a deadline. The child
- * starts with default signal handlers, an empty mask, and no descriptor but those named; an exec that fails is an error
- * of spawn_start, not a dead child. Blocking; a loop watches child.pidfd (loop_watch) and then calls spawn_reap.
+ * Child programs: start with a chosen argv, environment, directory and descriptors, pidfd, wait with a deadline. The
+ * child starts with default signal handlers, an empty mask, and no descriptor but those named; an exec that fails is an
+ * error of spawn_start, not a dead child. Blocking; a loop watches child.pidfd (loop_watch) and then calls spawn_reap.
  */
 #pragma once
 #include "base/buf.h"
@@ -24,8 +24,8 @@ struct spawn_options {
     const char *cwd;              /* NULL: the caller's */
     const struct spawn_fd *fds;
     size_t n_fds;
-    int stdin_fd;                 /* 0 or -1: /dev/null */
-    int stdout_fd, stderr_fd;     /* 0 or -1: the caller's own; SPAWN_NULL: /dev/null */
+    int stdin_fd;                 /* > 2, else /dev/null */
+    int stdout_fd, stderr_fd;     /* > 2, else: SPAWN_NULL /dev/null, other values the caller's own */
     bool new_session;             /* setsid: out of reach of the terminal's signals */
     int parent_death_signal;      /* 0: none. Bound to the thread that spawns */
     bool set_ids;                 /* setgroups(0), setgid(gid), setuid(uid) */
@@ -52,8 +52,8 @@ int spawn_stop(struct child *c, uint64_t grace_ms, int *ret_status, struct sp_er
 void child_done(struct child *c);
 #define _cleanup_child_ __attribute__((cleanup(child_done)))
 
-/* Runs to the end. out (may be NULL) gets stdout and stderr together; what passes out->max is dropped, the child goes on.
- * input (may be NULL) is fed to stdin. On the deadline the child is killed: SP_E_TIMEOUT. A status other than exit 0 is
+/* Runs to the end. out (may be NULL: dropped) gets stdout and stderr together; what passes out->max is dropped, the
+ * child goes on; stdout_fd and stderr_fd of opt are ignored. input (may be NULL) is fed to stdin. On the deadline the child is killed: SP_E_TIMEOUT. A status other than exit 0 is
  * SP_E_IO with the status and the last line of output in the text; *ret_status (may be NULL) is set then too. */
 int spawn_run(const struct spawn_options *opt, const void *input, size_t input_len, struct deadline d, struct buf *out,
               int *ret_status, struct sp_error *err);

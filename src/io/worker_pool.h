@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Threads for straight-line blocking work (database calls) beside an event loop. A job is embedded in its owner's
- * struct; run() executes on a worker with that thread's own context, done() afterwards on the loop. The queue is bounded.
+ * struct; run() executes on a worker with that thread's own context, done() afterwards on the loop. The queue is
+ * bounded.
  */
 #pragma once
 #include "base/error.h"
@@ -17,7 +18,6 @@ struct worker_job {
                                                                ran = false: the pool stopped before it ran */
     /* private: */
     struct worker_job *next;
-    struct worker_pool *pool;
     bool ran;
 };
 
@@ -32,11 +32,12 @@ struct worker_pool_options {
 };
 
 /* Returns when every thread has its context. Signals are blocked in the threads. */
-int worker_pool_new(struct loop *l, const struct worker_pool_options *opt, struct worker_pool **ret, struct sp_error *err);
+int worker_pool_new(struct loop *l, const struct worker_pool_options *opt, struct worker_pool **ret,
+                    struct sp_error *err);
 /* 0, or -SP_E_UNAVAILABLE when the queue is full or the pool stops; the job is untouched then. Loop thread. */
 int worker_pool_submit(struct worker_pool *p, struct worker_job *job);
 /* Jobs waiting and running. */
-size_t worker_pool_load(const struct worker_pool *p);
+size_t worker_pool_load(struct worker_pool *p);
 /* Refuses new jobs, waits for running ones, calls done() of all (waiting ones with ran = false) before it returns.
  * Loop thread, never from a callback of the pool. NULL is fine; returns NULL. */
 struct worker_pool *worker_pool_free(struct worker_pool *p);
