@@ -21,7 +21,7 @@ struct buf {
 };
 
 void buf_init(struct buf *b, size_t max);
-void buf_done(struct buf *b); /* frees; the buffer may be initialised again. Safe on a zeroed struct. */
+void buf_done(struct buf *b);  /* frees; the buffer may be initialised again. Safe on a zeroed struct. */
 void buf_reset(struct buf *b); /* len = 0, failed = false, keeps memory */
 /* 0, -E2BIG over the maximum, -ENOMEM. */
 int buf_append(struct buf *b, const void *data, size_t len);

@@ -13,21 +13,21 @@
 #define _cleanup_closedir_ _cleanup_(cleanup_closedirp)
 
 /* Hands a value over: the variable is emptied, so its cleanup does nothing. */
-#define TAKE_PTR(p)                                                                                                   \
+#define TAKE_PTR(p)                                                                                                    \
     ({                                                                                                                 \
         __typeof__(p) take_ = (p);                                                                                     \
         (p) = NULL;                                                                                                    \
         take_;                                                                                                         \
     })
-#define TAKE_FD(fd)                                                                                                   \
+#define TAKE_FD(fd)                                                                                                    \
     ({                                                                                                                 \
         int take_ = (fd);                                                                                              \
         (fd) = -1;                                                                                                     \
         take_;                                                                                                         \
     })
 /* Defines a cleanup function `cleanup_<name>p` for a pointer type with a `_free`-like function. */
-#define DEFINE_CLEANUP(type, func)                                                                                    \
-    static inline void cleanup_##func##p(type *p) {                                                                   \
+#define DEFINE_CLEANUP(type, func)                                                                                     \
+    static inline void cleanup_##func##p(type *p) {                                                                    \
         if (*p)                                                                                                        \
             (void)func(*p);                                                                                            \
     }

@@ -15,12 +15,12 @@ enum config_type { CONFIG_STRING, CONFIG_U64, CONFIG_BOOL, CONFIG_ENUM };
 struct config_row {
     const char *key; /* lower_snake */
     enum config_type type;
-    const char *fallback;  /* default, as text; NULL reads as "" */
-    uint64_t min, max;     /* CONFIG_U64: value; CONFIG_STRING: length */
-    const char *choices;   /* CONFIG_ENUM: "a|b|c" */
-    size_t offset;         /* of the field in the settings struct: char[max+1], uint64_t, bool, or char[32] for enums */
-    size_t size;           /* of the field */
-    const char *doc;       /* one sentence, with the unit */
+    const char *fallback; /* default, as text; NULL reads as "" */
+    uint64_t min, max;    /* CONFIG_U64: value; CONFIG_STRING: length */
+    const char *choices;  /* CONFIG_ENUM: "a|b|c" */
+    size_t offset;        /* of the field in the settings struct: char[max+1], uint64_t, bool, or char[32] for enums */
+    size_t size;          /* of the field */
+    const char *doc;      /* one sentence, with the unit */
 };
 
 /* Fills *settings with the defaults, checking the table itself (assert). */

@@ -82,8 +82,10 @@ static void close_all(const int *fds, size_t n) {
 int fd_recv_message(int sock, void *data, size_t size, size_t *ret_len, int *fds, size_t *n_fds, struct sp_error *err) {
     struct iovec iov = {.iov_base = data, .iov_len = size};
     union control control = {0};
-    struct msghdr msg = {
-        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.room, .msg_controllen = sizeof(control.room)};
+    struct msghdr msg = {.msg_iov = &iov,
+                         .msg_iovlen = 1,
+                         .msg_control = control.room,
+                         .msg_controllen = sizeof(control.room)};
     int got[FDS_MAX];
     size_t n_got, room = n_fds ? *n_fds : 0;
     ssize_t n;

@@ -19,8 +19,8 @@ bool text_is_utf8(const char *s, size_t len);
 const char *text_escape(char *dst, size_t size, const void *data, size_t len);
 void text_hex(char *dst /* 2*len+1 */, const void *data, size_t len);
 bool text_unhex(void *dst, size_t len, const char *hex /* exactly 2*len digits */);
-size_t text_base64_len(size_t len);                              /* without NUL */
-size_t text_base64(char *dst, const void *data, size_t len);     /* writes text_base64_len(len)+1 bytes; returns length */
+size_t text_base64_len(size_t len);                          /* without NUL */
+size_t text_base64(char *dst, const void *data, size_t len); /* writes text_base64_len(len)+1 bytes; returns length */
 /* Strict (padding needed, no spaces); false on bad input or when more than size bytes would come out. */
 bool text_unbase64(void *dst, size_t size, const char *text, size_t len, size_t *ret_len);
 /* Edit distance for "did you mean"; strings over 64 bytes count as far. */

@@ -20,9 +20,9 @@
 #define RESOLVE_BENEATH_ 0x08u
 
 struct removal {
-    int top;      /* where directories deeper than DEPTH_MAX are moved */
-    bool moved;   /* some were: another pass over the top is due */
-    int result;   /* 0 or the first failure */
+    int top;    /* where directories deeper than DEPTH_MAX are moved */
+    bool moved; /* some were: another pass over the top is due */
+    int result; /* 0 or the first failure */
     struct sp_error *err;
 };
 

@@ -21,13 +21,14 @@
 #define ARGS_MAX 256
 #define SYSTEM_CONFIG "/etc/space/space.conf"
 
-#define FIELD(name) .key = #name, .offset = offsetof(struct settings, name), .size = sizeof(((struct settings *)0)->name)
+#define FIELD(name)                                                                                                    \
+    .key = #name, .offset = offsetof(struct settings, name), .size = sizeof(((struct settings *)0)->name)
 #define STRING(name, default_, min_, max_, doc_)                                                                       \
-    {FIELD(name), .type = CONFIG_STRING, .fallback = (default_), .min = (min_), .max = (max_), .doc = (doc_)}
+    { FIELD(name), .type = CONFIG_STRING, .fallback = (default_), .min = (min_), .max = (max_), .doc = (doc_) }
 #define NUMBER(name, default_, min_, max_, doc_)                                                                       \
-    {FIELD(name), .type = CONFIG_U64, .fallback = (default_), .min = (min_), .max = (max_), .doc = (doc_)}
+    { FIELD(name), .type = CONFIG_U64, .fallback = (default_), .min = (min_), .max = (max_), .doc = (doc_) }
 #define CHOICE(name, default_, choices_, doc_)                                                                         \
-    {FIELD(name), .type = CONFIG_ENUM, .fallback = (default_), .choices = (choices_), .doc = (doc_)}
+    { FIELD(name), .type = CONFIG_ENUM, .fallback = (default_), .choices = (choices_), .doc = (doc_) }
 
 const struct config_row settings_rows[] = {
     STRING(state_dir, "/var/lib/space", 2, STATE_DIR_MAX,

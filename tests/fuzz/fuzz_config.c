@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Configuration text: what loads prints to something that loads to the same settings; what does not leaves an
  * error of one line. */
-#include "fuzz.h"
 #include "base/cleanup.h"
 #include "base/text.h"
+#include "fuzz.h"
 #include "model/settings.h"
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* JSON from outside: what parses prints to something that parses to the same value; getters survive any value. */
-#include "fuzz.h"
 #include "base/json.h"
+#include "fuzz.h"
 #include <string.h>
 
 #define MAX 65536u

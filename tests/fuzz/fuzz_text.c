@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Text helpers over any bytes: escapes are printable and fit, hex round-trips, UTF-8 agrees with jansson's own check. */
-#include "fuzz.h"
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "base/text.h"
+#include "fuzz.h"
 #include <jansson.h>
 #include <string.h>
 

@@ -4,10 +4,10 @@
  * every length, every byte flipped, one doubled), so that a plain test run already walks the edges. Input is copied into memory
  * of exactly its size, which makes reads past the end visible to ASan. The mutations are the same in every run.
  */
-#include "fuzz.h"
 #include "base/cleanup.h"
 #include "base/fdio.h"
 #include "base/text.h"
+#include "fuzz.h"
 #include <fcntl.h>
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Promise: a buffer never holds more than its maximum, never loses what it held, and is always NUL-ended. */
-#include "unit.h"
 #include "base/buf.h"
+#include "unit.h"
 #include <errno.h>
 
 static void check_invariant(const struct buf *b) {
@@ -179,14 +179,10 @@ static void cursor_stops_at_the_end(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(empty_buffer_is_a_string),
-        cmocka_unit_test(done_accepts_a_zeroed_struct),
-        cmocka_unit_test(appends_in_every_form),
-        cmocka_unit_test(maximum_is_exact_and_failure_is_sticky),
-        cmocka_unit_test(reserve_and_commit),
-        cmocka_unit_test(streaming_reuses_memory),
-        cmocka_unit_test(steal_gives_a_string),
-        cmocka_unit_test(integers_round_trip),
+        cmocka_unit_test(empty_buffer_is_a_string), cmocka_unit_test(done_accepts_a_zeroed_struct),
+        cmocka_unit_test(appends_in_every_form),    cmocka_unit_test(maximum_is_exact_and_failure_is_sticky),
+        cmocka_unit_test(reserve_and_commit),       cmocka_unit_test(streaming_reuses_memory),
+        cmocka_unit_test(steal_gives_a_string),     cmocka_unit_test(integers_round_trip),
         cmocka_unit_test(cursor_stops_at_the_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Promise: times print as RFC 3339, and deadlines neither wrap nor round down to a busy loop. */
-#include "unit.h"
 #include "base/clock.h"
+#include "unit.h"
 #include <limits.h>
 
 static void monotonic_does_not_go_back(void **state) {
@@ -47,8 +47,10 @@ static void poll_time_rounds_up(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(monotonic_does_not_go_back), cmocka_unit_test(prints_rfc3339),
-        cmocka_unit_test(deadline_passes),            cmocka_unit_test(deadline_saturates),
+        cmocka_unit_test(monotonic_does_not_go_back),
+        cmocka_unit_test(prints_rfc3339),
+        cmocka_unit_test(deadline_passes),
+        cmocka_unit_test(deadline_saturates),
         cmocka_unit_test(poll_time_rounds_up),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

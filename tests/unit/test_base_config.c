@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Promise: one table feeds file, environment, flags, help and docs; every bad value and unknown key is an error that
  * says where and what was meant. */
-#include "unit.h"
 #include "base/config.h"
+#include "unit.h"
 
 struct demo {
     char name[9];
@@ -36,11 +36,12 @@ static void defaults(void **state) {
 }
 
 static void every_limit(void **state) {
-    static const char *const refused[][2] = {{"name", ""},      {"name", "123456789"}, {"name", "a\nb"}, {"name", "\xff"},
-                                             {"size", "4"},     {"size", "21"},        {"size", ""},     {"size", "1x"},
-                                             {"fast", "maybe"}, {"fast", ""},          {"mode", "kv"},   {"mode", "kvmm"},
-                                             {"mode", ""},      {"mode", "auto|kvm"}};
-    static const char *const accepted[][2] = {{"name", "1"},   {"name", "12345678"}, {"size", "5"},    {"size", "20"},
+    static const char *const refused[][2] = {{"name", ""},     {"name", "123456789"}, {"name", "a\nb"},
+                                             {"name", "\xff"}, {"size", "4"},         {"size", "21"},
+                                             {"size", ""},     {"size", "1x"},        {"fast", "maybe"},
+                                             {"fast", ""},     {"mode", "kv"},        {"mode", "kvmm"},
+                                             {"mode", ""},     {"mode", "auto|kvm"}};
+    static const char *const accepted[][2] = {{"name", "1"},   {"name", "12345678"}, {"size", "5"},  {"size", "20"},
                                               {"fast", "yes"}, {"fast", "0"},        {"mode", "tcg"}};
     struct demo d = fresh();
     (void)state;
@@ -57,7 +58,8 @@ static void every_limit(void **state) {
 static void text_with_comments(void **state) {
     struct demo d = fresh();
     (void)state;
-    assert_ok(config_load_text(&d, rows, N, "# comment\n\n  name =  a b = c \r\n\tsize=7\nfast = true", "f", &unit_error));
+    assert_ok(
+        config_load_text(&d, rows, N, "# comment\n\n  name =  a b = c \r\n\tsize=7\nfast = true", "f", &unit_error));
     assert_string_equal(d.name, "a b = c");
     assert_true(d.size == 7 && d.fast);
     assert_ok(config_load_text(&d, rows, N, "", "f", &unit_error));
@@ -81,8 +83,8 @@ static void text_errors_say_where(void **state) {
 }
 
 static void environment(void **state) {
-    static const char *const good[] = {"SPACE_SIZE=9", "PATH=/bin", "SPACE_MODE=kvm", "SPACE_UNRELATED_THING=1", "SPACE_",
-                                       "SPACE_=", "SPACE_NAME", NULL};
+    static const char *const good[] = {"SPACE_SIZE=9", "PATH=/bin", "SPACE_MODE=kvm", "SPACE_UNRELATED_THING=1",
+                                       "SPACE_",       "SPACE_=",   "SPACE_NAME",     NULL};
     static const char *const bad_value[] = {"SPACE_SIZE=99", NULL};
     static const char *const typo[] = {"SPACE_SIZEE=9", NULL};
     struct demo d = fresh();
@@ -105,7 +107,8 @@ static int flags(struct demo *d, int *ret_next, int argc, const char *const *arg
     return config_load_flags(d, rows, N, argc, argv, ret_next, &unit_error);
 }
 #define FLAGS(d, next, ...)                                                                                            \
-    flags(d, next, (int)ARRAY_SIZE(((const char *const[]){"prog", __VA_ARGS__})), (const char *const[]){"prog", __VA_ARGS__})
+    flags(d, next, (int)ARRAY_SIZE(((const char *const[]){"prog", __VA_ARGS__})),                                      \
+          (const char *const[]){"prog", __VA_ARGS__})
 
 static void flags_in_both_forms(void **state) {
     struct demo d = fresh();

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Promise: SHA-256 as published (FIPS 180-4 examples), for memory and for files of every size around the chunk. */
-#include "unit.h"
 #include "base/cleanup.h"
 #include "base/digest.h"
+#include "unit.h"
 
 static const char of_empty[] = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 static const char of_abc[] = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";

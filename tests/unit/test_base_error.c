@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Promise: every code has a name and a status, and an error's text is always one line of valid UTF-8 that fits. */
-#include "unit.h"
 #include "base/json.h"
+#include "unit.h"
 #include <errno.h>
 
 static void codes_are_complete(void **state) {
@@ -26,7 +26,7 @@ static void unknown_codes_are_internal(void **state) {
     assert_false(sp_code_from_name("no_such", &code));
     assert_int_equal(code, SP_E_GUEST);
     assert_int_equal(sp_code_http_status((enum sp_code)999), 500);
-    assert_string_equal(sp_code_name((enum sp_code)-1), "internal");
+    assert_string_equal(sp_code_name((enum sp_code) - 1), "internal");
 }
 
 static void setters_fill_everything(void **state) {
@@ -135,10 +135,10 @@ static void crosses_processes_as_json(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(codes_are_complete),     cmocka_unit_test(unknown_codes_are_internal),
-        cmocka_unit_test(setters_fill_everything), cmocka_unit_test(null_error_is_allowed),
-        cmocka_unit_test(wrap_adds_context),      cmocka_unit_test(argument_may_be_the_error_itself),
-        cmocka_unit_test(text_is_cleaned),        cmocka_unit_test(formats_for_people),
+        cmocka_unit_test(codes_are_complete),        cmocka_unit_test(unknown_codes_are_internal),
+        cmocka_unit_test(setters_fill_everything),   cmocka_unit_test(null_error_is_allowed),
+        cmocka_unit_test(wrap_adds_context),         cmocka_unit_test(argument_may_be_the_error_itself),
+        cmocka_unit_test(text_is_cleaned),           cmocka_unit_test(formats_for_people),
         cmocka_unit_test(crosses_processes_as_json),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Promise: reads and writes are whole or an error, replaced files are old or new, passed descriptors never leak. */
-#include "unit.h"
 #include "base/cleanup.h"
+#include "unit.h"
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>

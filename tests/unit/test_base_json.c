@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Promise: JSON from outside is bounded in size and depth, has no duplicate keys, and errors name the field. */
-#include "unit.h"
 #include "base/json.h"
+#include "unit.h"
 
 static json_t *parse(const char *text) {
     json_t *j = NULL;
@@ -21,9 +21,11 @@ static void parses_and_prints(void **state) {
 }
 
 static void refuses_what_is_not_one_value(void **state) {
-    static const char *const refused[] = {"", " ", "{", "{}{}", "{} x", "{\"a\":1,\"a\":2}", "[1,]", "{'a':1}",
-                                          "[\"\\u0000\"]", "[\"\xff\"]", "[1e999]", "[99999999999999999999]",
-                                          "// c\n{}", "nul", "[01]"};
+    static const char *const refused[] = {"",           " ",       "{",
+                                          "{}{}",       "{} x",    "{\"a\":1,\"a\":2}",
+                                          "[1,]",       "{'a':1}", "[\"\\u0000\"]",
+                                          "[\"\xff\"]", "[1e999]", "[99999999999999999999]",
+                                          "// c\n{}",   "nul",     "[01]"};
     json_t *j = NULL;
     (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(refused); i++)
@@ -166,10 +168,14 @@ static void unknown_keys_name_the_nearest(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(parses_and_prints),   cmocka_unit_test(refuses_what_is_not_one_value),
-        cmocka_unit_test(size_limit_is_exact), cmocka_unit_test(depth_limit_is_exact),
-        cmocka_unit_test(strings_are_bounded), cmocka_unit_test(numbers_are_bounded),
-        cmocka_unit_test(other_types),         cmocka_unit_test(a_value_that_is_no_object),
+        cmocka_unit_test(parses_and_prints),
+        cmocka_unit_test(refuses_what_is_not_one_value),
+        cmocka_unit_test(size_limit_is_exact),
+        cmocka_unit_test(depth_limit_is_exact),
+        cmocka_unit_test(strings_are_bounded),
+        cmocka_unit_test(numbers_are_bounded),
+        cmocka_unit_test(other_types),
+        cmocka_unit_test(a_value_that_is_no_object),
         cmocka_unit_test(unknown_keys_name_the_nearest),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Promise: every log line is one JSON object, whatever is logged; floods are cut and the number dropped is said. */
-#include "unit.h"
 #include "base/cleanup.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "unit.h"
 #include <errno.h>
 
 static int real_stderr = -1, capture = -1;
@@ -160,8 +160,12 @@ static void a_full_rate_table_still_logs(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        CAPTURED(a_line_has_its_fields),         CAPTURED(an_error_brings_its_parts), CAPTURED(levels),
-        CAPTURED(long_lines_are_cut_and_say_so), CAPTURED(floods_are_counted),        CAPTURED(a_full_rate_table_still_logs),
+        CAPTURED(a_line_has_its_fields),
+        CAPTURED(an_error_brings_its_parts),
+        CAPTURED(levels),
+        CAPTURED(long_lines_are_cut_and_say_so),
+        CAPTURED(floods_are_counted),
+        CAPTURED(a_full_rate_table_still_logs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Promise: ids have one form, differ, and are checked strictly; secrets compare over their whole length. */
-#include "unit.h"
 #include "base/random.h"
+#include "unit.h"
 
 static void ids_are_valid_and_differ(void **state) {
     char a[ID_SIZE], b[ID_SIZE];

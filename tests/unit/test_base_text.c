@@ -3,8 +3,8 @@
 #include "unit.h"
 
 static void numbers_are_strict(void **state) {
-    static const char *const refused[] = {"", "-1", "+1", " 1", "1 ", "0x1", "1e3", "18446744073709551616",
-                                          "99999999999999999999999", "1.0", "\xd9\xa1"};
+    static const char *const refused[] = {
+        "", "-1", "+1", " 1", "1 ", "0x1", "1e3", "18446744073709551616", "99999999999999999999999", "1.0", "\xd9\xa1"};
     uint64_t n = 77;
     (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(refused); i++)
@@ -40,11 +40,31 @@ static void prefix(void **state) {
 }
 
 static void utf8_is_checked_to_the_letter(void **state) {
-    static const char *const good[] = {"", "a", "\xc2\x80", "\xdf\xbf", "\xe0\xa0\x80", "\xed\x9f\xbf", "\xee\x80\x80",
-                                       "\xef\xbf\xbf", "\xf0\x90\x80\x80", "\xf4\x8f\xbf\xbf", "a\xc3\xa4z"};
-    static const char *const wrong[] = {"\x80", "\xc0\x80", "\xc1\xbf", "\xc2", "\xc2z", "\xe0\x9f\xbf", "\xed\xa0\x80",
-                                        "\xe2\x82", "\xf0\x8f\xbf\xbf", "\xf4\x90\x80\x80", "\xf5\x80\x80\x80", "\xff",
-                                        "\xf0\x90\x80", "\xf0\x90\x80z"};
+    static const char *const good[] = {"",
+                                       "a",
+                                       "\xc2\x80",
+                                       "\xdf\xbf",
+                                       "\xe0\xa0\x80",
+                                       "\xed\x9f\xbf",
+                                       "\xee\x80\x80",
+                                       "\xef\xbf\xbf",
+                                       "\xf0\x90\x80\x80",
+                                       "\xf4\x8f\xbf\xbf",
+                                       "a\xc3\xa4z"};
+    static const char *const wrong[] = {"\x80",
+                                        "\xc0\x80",
+                                        "\xc1\xbf",
+                                        "\xc2",
+                                        "\xc2z",
+                                        "\xe0\x9f\xbf",
+                                        "\xed\xa0\x80",
+                                        "\xe2\x82",
+                                        "\xf0\x8f\xbf\xbf",
+                                        "\xf4\x90\x80\x80",
+                                        "\xf5\x80\x80\x80",
+                                        "\xff",
+                                        "\xf0\x90\x80",
+                                        "\xf0\x90\x80z"};
     (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(good); i++)
         assert_true(text_is_utf8(good[i], strlen(good[i])));
@@ -89,8 +109,13 @@ static void hex_round_trips(void **state) {
 
 /* RFC 4648 section 10. */
 static void base64_vectors(void **state) {
-    static const char *const rows[][2] = {{"", ""},         {"f", "Zg=="},         {"fo", "Zm8="},        {"foo", "Zm9v"},
-                                          {"foob", "Zm9vYg=="}, {"fooba", "Zm9vYmE="}, {"foobar", "Zm9vYmFy"},
+    static const char *const rows[][2] = {{"", ""},
+                                          {"f", "Zg=="},
+                                          {"fo", "Zm8="},
+                                          {"foo", "Zm9v"},
+                                          {"foob", "Zm9vYg=="},
+                                          {"fooba", "Zm9vYmE="},
+                                          {"foobar", "Zm9vYmFy"},
                                           {"\xff\xfe\xfd", "//79"}};
     char d[16];
     (void)state;
@@ -103,8 +128,8 @@ static void base64_vectors(void **state) {
 }
 
 static void base64_decodes_strictly(void **state) {
-    static const char *const refused[] = {"Z", "Zg", "Zg=", "Zg===", "=", "====", "Z===", "Zg==Zg==", "Zm 8=", "Zm8\n",
-                                          "Zm-_", "Z=g="};
+    static const char *const refused[] = {"Z",    "Zg",       "Zg=",   "Zg===", "=",    "====",
+                                          "Z===", "Zg==Zg==", "Zm 8=", "Zm8\n", "Zm-_", "Z=g="};
     uint8_t raw[6] = {0};
     size_t len = 99;
     (void)state;
@@ -145,11 +170,16 @@ static void wipes(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(numbers_are_strict), cmocka_unit_test(copies_fit_or_fail),
-        cmocka_unit_test(prefix),             cmocka_unit_test(utf8_is_checked_to_the_letter),
-        cmocka_unit_test(escapes_for_logs),   cmocka_unit_test(hex_round_trips),
-        cmocka_unit_test(base64_vectors),     cmocka_unit_test(nearest_name),
-        cmocka_unit_test(wipes),              cmocka_unit_test(base64_decodes_strictly),
+        cmocka_unit_test(numbers_are_strict),
+        cmocka_unit_test(copies_fit_or_fail),
+        cmocka_unit_test(prefix),
+        cmocka_unit_test(utf8_is_checked_to_the_letter),
+        cmocka_unit_test(escapes_for_logs),
+        cmocka_unit_test(hex_round_trips),
+        cmocka_unit_test(base64_vectors),
+        cmocka_unit_test(nearest_name),
+        cmocka_unit_test(wipes),
+        cmocka_unit_test(base64_decodes_strictly),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Promise: removing a tree takes what is in it and nothing else, whatever its shape, with bounded descriptors. */
-#include "unit.h"
 #include "base/cleanup.h"
+#include "unit.h"
 #include <errno.h>
 #include <sched.h>
 #include <sys/mount.h>

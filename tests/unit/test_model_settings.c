@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Promise: settings come from file, environment and flags in that order, derived ones follow, bad ones are named. */
-#include "unit.h"
 #include "model/settings.h"
+#include "unit.h"
 
 static int load(struct settings *s, int *ret_next, const char *const *args, int argc) {
     static char copies[16][256];
@@ -14,7 +14,8 @@ static int load(struct settings *s, int *ret_next, const char *const *args, int 
     return settings_load(s, argc, argv, "usage: test", ret_next, &unit_error);
 }
 #define LOAD(s, next, ...)                                                                                             \
-    load(s, next, (const char *const[]){"test", __VA_ARGS__}, (int)ARRAY_SIZE(((const char *const[]){"test", __VA_ARGS__})))
+    load(s, next, (const char *const[]){"test", __VA_ARGS__},                                                          \
+         (int)ARRAY_SIZE(((const char *const[]){"test", __VA_ARGS__})))
 
 static int clean_environment(void **state) {
     for (size_t i = 0; i < settings_rows_count; i++) {
