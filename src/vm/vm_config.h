@@ -16,7 +16,7 @@
  *  "config": {                    vm_start's `config`, handed on as it is; see struct vm_config for the limits
  *    "acpi": bool, "tsc_khz": N, "qemu_version": "7.2.22", "cpu_model": "max"?,
  *    "generation": N, "identity": {"hostname": "...", "machine_id": "<32 hex>", "env": ["K=V", ...]},
- *    "output_window": bytes, "probe": {"argv": [...], "user": "...", "timeout_ms": N}?,
+ *    "output_window": bytes, "session_retention_ms": N?, "probe": {"argv": [...], "user": "...", "timeout_ms": N}?,
  *    "start": {"argv": [...], "user": "...", "env": ["K=V", ...], "cwd": "/"}?, "deadline_ms": N } }
  *
  * Unknown keys are refused in both objects.
@@ -93,6 +93,7 @@ struct vm_config {
     char machine_id[33];
     char **env; /* NULL-ended, never NULL */
     uint64_t output_window;
+    uint64_t session_retention_ms; /* 0: the agent's own default */
     struct vm_command probe; /* template_boot: run until it passes */
     struct vm_command start; /* template_boot: started once, left running */
     uint64_t deadline_ms;    /* from space-vm's start to `running` or `saved` */

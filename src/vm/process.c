@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The VMM as a child process: its end and the reason of it, its last words, its events, and a VM that the host's disk
+ * brought to a stand. The driver speaks with the VMM; here is decided what an answer, or none, means for the VM.
+ */
+#include "base/log.h"
+#include "base/text.h"
+#include "vm/vm.h"
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define STALL_RETRY_MS 1000 /* between two attempts to go on after a host disk error */
+#define STALL_OVER_MS 500   /* without a new error: the disk works again */
+#define CONT_MS 2000
+
+/* --- its end ----------------------------------------------------------------------------------------------------------- */
+
+bool vmm_reap(struct vm *vm) {
+    pid_t r;
+    if (vm->vmm_ended || vm->vmm_pid <= 0)
+        return true;
+    do
+        r = waitpid(vm->vmm_pid, &vm->vmm_status, WNOHANG);
+    while (r < 0 && errno == EINTR);
+    if (r == 0)
+        return false;
+    if (r < 0)
+        vm->vmm_status = 0; /* not our child: nothing is known of it */
+    vm->vmm_ended = true;
+    vm->vmm_pidfd = close_fd(vm->vmm_pidfd);
+    return true;
+}
+
+bool vmm_wait_end(struct vm *vm, struct deadline d) {
+    while (!vmm_reap(vm)) {
+        struct pollfd p = {.fd = vm->vmm_pidfd, .events = POLLIN};
+        int r = poll(&p, 1, deadline_poll_ms(d));
+        if (r == 0 || (r < 0 && errno != EINTR))
+            return vmm_reap(vm);
+    }
+    return true;
+}
+
+void vmm_kill(struct vm *vm) {
+    if (vmm_reap(vm))
+        return;
+    if (syscall(SYS_pidfd_send_signal, vm->vmm_pidfd, SIGKILL, NULL, 0) < 0 && errno != ESRCH)
+        log_event(LOG_L_ERROR, "vmm_kill_failed", "vm_id", vm->config.id, "error", strerror(errno), NULL);
+    /* A killed process may take a moment to give its memory back; one stuck in the kernel is the broker's to find. */
+    if (!vmm_wait_end(vm, deadline_in_ms(10000)))
+        log_event(LOG_L_ERROR, "vmm_does_not_die", "vm_id", vm->config.id, NULL);
+}
+
+void vmm_fail_dead(struct vm *vm) {
+    int status = vm->vmm_status;
+    if (vm->vmm && !vm->log_closed)
+        vmm_log_read(vm);
+    if (vm->vmm && !vm->control_closed) {
+        (void)vm->driver->pump(vm->vmm, NULL);
+        vmm_events_take(vm);
+    }
+    if (WIFSIGNALED(status))
+        vm_fail(vm, VM_REASON_VMM_KILLED, "the VMM was killed by signal %d (SIG%s)", WTERMSIG(status),
+                sigabbrev_np(WTERMSIG(status)) ? sigabbrev_np(WTERMSIG(status)) : "?");
+    else if (WEXITSTATUS(status) == 0 && vm->shutdown_detail[0])
+        vm_fail(vm, VM_REASON_VMM_FAILED, "the machine ended by itself (%s)", vm->shutdown_detail);
+    else
+        vm_fail(vm, VM_REASON_VMM_FAILED, "the VMM exited with %d%s%s", WEXITSTATUS(status),
+                vm->log.last[0] ? ": " : "", vm->log.last);
+}
+
+/* --- its words ----------------------------------------------------------------------------------------------------------- */
+
+static void log_line(struct vm *vm) {
+    struct vmm_log *l = &vm->log;
+    if (l->partial_len == 0)
+        return;
+    (void)text_escape(l->last, sizeof(l->last), l->partial, l->partial_len);
+    l->partial_len = 0;
+    log_event(LOG_L_WARN, "vmm_output", "vm_id", vm->config.id, "line", l->last, NULL);
+}
+
+void vmm_log_read(struct vm *vm) {
+    struct vmm_log *l = &vm->log;
+    char chunk[1024];
+    for (int rounds = 0; rounds < 8; rounds++) {
+        ssize_t n = read(vm->vmm->fd_log, chunk, sizeof(chunk));
+        if (n == 0)
+            vm->log_closed = true;
+        if (n <= 0)
+            break;
+        for (ssize_t i = 0; i < n; i++) {
+            if (chunk[i] == '\n')
+                log_line(vm);
+            else if (l->partial_len < sizeof(l->partial)) /* the rest of a long line is dropped */
+                l->partial[l->partial_len++] = chunk[i];
+        }
+    }
+    if (vm->log_closed)
+        log_line(vm);
+}
+
+/* --- its events -------------------------------------------------------------------------------------------------------------- */
+
+static void stall_begin(struct vm *vm, const struct vmm_event *ev) {
+    log_event(LOG_L_ERROR, "vm_disk_error", "vm_id", vm->config.id, "reason", ev->detail, NULL);
+    if (!ev->stopped)
+        return;
+    if (vm->state != VM_RUNNING) {
+        vm_fail(vm, VM_REASON_HOST_DISK_FULL, "the host's disk refused a write: %s", ev->detail);
+        return;
+    }
+    vm->stall_retry = deadline_in_ms(STALL_RETRY_MS);
+    vm->stall_over = (struct deadline){0};
+    if (!vm->stalled) {
+        vm->stalled = true;
+        control_status_changed(vm);
+    }
+}
+
+void vmm_events_take(struct vm *vm) {
+    struct vmm_event ev;
+    while (vm->driver->next_event(vm->vmm, &ev)) {
+        switch (ev.kind) {
+        case VMM_EVENT_SHUTDOWN:
+            (void)text_copy(vm->shutdown_detail, sizeof(vm->shutdown_detail), ev.detail[0] ? ev.detail : "shutdown");
+            break;
+        case VMM_EVENT_PANIC:
+            (void)text_copy(vm->shutdown_detail, sizeof(vm->shutdown_detail), "guest panic");
+            break;
+        case VMM_EVENT_IO_ERROR:
+            stall_begin(vm, &ev);
+            break;
+        case VMM_EVENT_RESUMED:
+            if (vm->stalled)
+                vm->stall_over = deadline_in_ms(STALL_OVER_MS);
+            break;
+        case VMM_EVENT_RESET:
+        case VMM_EVENT_STOPPED:
+            break;
+        }
+    }
+}
+
+void vmm_stall_tick(struct vm *vm) {
+    struct sp_error err = {0};
+    if (!vm->stalled || vm->state != VM_RUNNING)
+        return;
+    if (vm->stall_over.at_ns && deadline_passed(vm->stall_over)) {
+        vm->stalled = false;
+        vm->stall_over = vm->stall_retry = (struct deadline){0};
+        log_event(LOG_L_INFO, "vm_disk_works_again", "vm_id", vm->config.id, NULL);
+        control_status_changed(vm);
+    } else if (vm->stall_retry.at_ns && deadline_passed(vm->stall_retry)) {
+        vm->stall_retry = (struct deadline){0}; /* the next error sets it again */
+        if (vm->driver->cont(vm->vmm, deadline_in_ms(CONT_MS), &err) < 0)
+            vm_fail_error(vm, &err, VM_REASON_VMM_FAILED, "going on after a disk error");
+        else
+            vmm_events_take(vm);
+    }
+}
