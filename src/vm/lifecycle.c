@@ -4,6 +4,7 @@
  * one reason when it fails. Waiting for the guest turns the poll loop, so control clients are served and the VMM's death
  * is noticed meanwhile. A step that returns false has failed the VM, or was interrupted by a stop request.
  */
+#include "base/cleanup.h"
 #include "base/log.h"
 #include "base/random.h"
 #include "base/text.h"

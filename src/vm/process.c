@@ -3,6 +3,7 @@
  * The VMM as a child process: its end and the reason of it, its last words, its events, and a VM that the host's disk
  * brought to a stand. The driver speaks with the VMM; here is decided what an answer, or none, means for the VM.
  */
+#include "base/cleanup.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "vm/vm.h"
