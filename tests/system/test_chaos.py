@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Promise: whatever of ours is killed whenever, after a restart every sandbox is in a state the table allows, nothing acknowledged is
+lost, and the host holds nothing that was not there before."""
+
+import os
+import random
+import signal
+import threading
+import time
+
+import pytest
+
+from lib import hostdiff
+from lib.sizes import say, size
+from lib.system import System
+
+ALLOWED = {"creating", "running", "deleting", "deleted", "failed"}
+
+
+@pytest.fixture
+def own():
+    s = System(uid_base=1740000)
+    try:
+        s.up()
+        s.seed()
+        s.api.delete(s.api.create())  # the template's snapshot is made: from here on the host's state is settled
+        yield s
+    finally:
+        s.remove()
+
+
+class Killer(threading.Thread):
+    """Kills one of our processes at random moments: daemons, the supervisor, the database, space-vm and VMMs."""
+
+    def __init__(self, system, rng):
+        super().__init__()
+        self.system, self.rng, self.over, self.killed = system, rng, threading.Event(), {}
+
+    def victims(self):
+        low = int(self.system.settings["uid_base"])
+        names = ["broker", "control", "node", "gateway", "supervisor", "postgres"]
+        found = []
+        for n in names:
+            try:
+                found.append((n, self.system.pid(n)))
+            except (OSError, ValueError, IndexError):
+                pass
+        for p in os.listdir("/proc"):
+            try:
+                if p.isdigit() and low + 64 <= os.stat("/proc/" + p).st_uid < low + 8192:
+                    found.append((open("/proc/%s/comm" % p).read().strip(), int(p)))
+            except OSError:
+                pass
+        return found
+
+    def run(self):
+        while not self.over.wait(self.rng.uniform(0.3, 1.5)):
+            name, pid = self.rng.choice(self.victims())
+            try:
+                os.kill(pid, signal.SIGKILL)
+                self.killed[name] = self.killed.get(name, 0) + 1
+            except OSError:
+                pass
+            if name == "supervisor":
+                time.sleep(0.3)
+                self.system.cli("up", check=False)
+
+
+def patient(fn, timeout=120):
+    """A client that repeats with the same key, as clients must."""
+    end = time.monotonic() + timeout
+    while True:
+        try:
+            a = fn()
+            if a.status < 500 and a.status != 429:
+                return a
+        except OSError:
+            pass
+        assert time.monotonic() < end, "the API did not come back"
+        time.sleep(0.2)
+
+
+def test_create_delete_under_random_kills(own):
+    cycles = size(15, 200)
+    seed = int(os.environ.get("SPACE_CHAOS_SEED", time.time()))
+    rng = random.Random(seed)
+    before = hostdiff.snapshot(str(own.root))
+    killer = Killer(own, rng)
+    killer.start()
+    acknowledged, outcomes = {}, {}
+    try:
+        for i in range(cycles):
+            body = {"template": "seed:latest", "name": "c%d" % i, "resources": {"memory_mib": 256}}
+            a = patient(lambda: own.api.call("POST", "/v1/sandboxes", body, key="create-%d-%d" % (seed, i)))
+            assert a.status == 202, a
+            sid = a.json["sandbox"]["id"]
+            acknowledged[sid] = a.json["operation_id"]
+            time.sleep(rng.choice((0, 0.1, 0.5)))
+            d = patient(lambda: own.api.call("DELETE", "/v1/sandboxes/" + sid, key="delete-%d-%d" % (seed, i)))
+            assert d.status == 202, d
+    finally:
+        killer.over.set()
+        killer.join()
+    own.cli("up")
+    own.wait_ready()
+    end = time.monotonic() + 180
+    for sid in acknowledged:
+        while True:
+            state = patient(lambda: own.api.call("GET", "/v1/sandboxes/" + sid)).json["state"]
+            assert state in ALLOWED
+            if state == "deleted":
+                break
+            assert time.monotonic() < end, "%s is still %s\n%s" % (sid, state, own.logs())
+            time.sleep(0.2)
+        outcomes[state] = outcomes.get(state, 0) + 1
+    end = time.monotonic() + 90
+    while True:  # the sweep runs by itself
+        left = hostdiff.diff(before, hostdiff.snapshot(str(own.root)))
+        if not left or time.monotonic() > end:
+            break
+        time.sleep(1)
+    say("seed %d, %d cycles, killed %s, outcomes %s, left on the host: %s" % (seed, cycles, killer.killed, outcomes, left or "nothing"))
+    assert not left
+    sid = own.api.create()
+    assert own.api.run(sid, ["echo", "fine"]).code == 0
+    own.api.delete(sid)
+
+
+def test_down_leaves_nothing():
+    before = hostdiff.snapshot("/tmp/no-such-state")
+    s = System(uid_base=1760000)
+    try:
+        s.up()
+        s.seed()
+        s.api.create()
+        s.cli("down")
+        after = hostdiff.snapshot("/tmp/no-such-state")
+        assert not hostdiff.diff(before, after), hostdiff.diff(before, after)
+        s.up()  # and comes back: the sandbox whose VM went down with us is failed, with a reason
+        states = [x["state"] for x in s.api.ok("GET", "/v1/sandboxes")["items"]]
+        end = time.monotonic() + 30
+        while states != ["failed"] and time.monotonic() < end:
+            time.sleep(0.2)
+            states = [x["state"] for x in s.api.ok("GET", "/v1/sandboxes")["items"]]
+        assert states == ["failed"]
+    finally:
+        s.remove()
