@@ -1,0 +1,145 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""How long a sandbox takes from the HTTP request to ready, and to the first byte of a command's output.
+
+Beside it, in the same run: the VMM's own clone without our control plane, and `podman run` of the same root file system. Pool-less
+clones, seed template, 256 MiB, one vCPU. "ready" means: the create operation succeeded, so the guest agent has acknowledged
+its new identity. One create at a time; every sandbox is deleted before the next."""
+
+import json
+import subprocess
+import sys
+import time
+
+from report import Report, arguments, finish, percentile
+
+from lib import api as apilib
+from lib.system import CACHE, OUT, System
+
+PODMAN = ["podman", "--runtime", "runc", "run", "--rm", "--network", "none", "--ulimit", "nofile=1024:1024", "--ulimit",
+          "nproc=10000:10000"]
+
+
+def one_ready(api):
+    t = time.monotonic()
+    r = api.ok("POST", "/v1/sandboxes", {"template": "seed:latest", "resources": {"memory_mib": 256}}, headers={"Prefer": "wait=60"})
+    took = (time.monotonic() - t) * 1000
+    ok = r["operation"]["state"] == "succeeded"
+    return took if ok else None, r["sandbox"]["id"]
+
+
+def one_first_byte(api):
+    t = time.monotonic()
+    took, sid = one_ready(api)
+    if took is None:
+        return None, sid
+    with apilib.Stream(api.session(sid, ["echo", "hi"])) as s:
+        r = s.collect(until=lambda x: x.stdout)
+        return (time.monotonic() - t) * 1000 if bytes(r.stdout) == b"hi\n" else None, sid
+
+
+def repeat(fn, api, n):
+    values, failures, steps = [], 0, {}
+    for i in range(n + 2):
+        took, sid = fn(api)
+        sandbox = api.sandbox(sid)
+        api.delete(sid)
+        if i < 2:  # the first ones make the template's snapshot and warm the page cache
+            continue
+        if took is None:
+            failures += 1
+            continue
+        values.append(took)
+        for k, v in (sandbox.get("timings") or {}).items():
+            steps.setdefault(k, []).append(v)
+    return values, failures, steps
+
+
+def raw_clone(kernel, n):
+    program = OUT / "libexec" / "space" / "space-raw-clone"
+    if not program.exists():
+        return [], 0, "no %s" % program
+    p = subprocess.run([str(program), "--kernel-dir", str(CACHE / "kernels" / kernel), "--rootfs", str(CACHE / "seed" / "rootfs"),
+                        "--memory-mib", "256", "--runs", str(n)], capture_output=True, timeout=1200, stdin=subprocess.DEVNULL)
+    if p.returncode:
+        return [], n, p.stderr.decode(errors="replace")[-300:]
+    return json.loads(p.stdout)["clone_ms"], 0, None
+
+
+def podman(n):
+    image = "localhost/space-bench-seed"
+    have = subprocess.run(["podman", "image", "exists", image]).returncode == 0
+    if not have:
+        tar = subprocess.Popen(["tar", "-C", str(CACHE / "seed" / "rootfs"), "-c", "."], stdout=subprocess.PIPE)
+        subprocess.run(["podman", "import", "-", image], stdin=tar.stdout, check=True, capture_output=True)
+    values, failures = [], 0
+    for i in range(n + 1):
+        t = time.monotonic()
+        p = subprocess.run([*PODMAN, image, "echo", "hi"], capture_output=True)
+        if i == 0:
+            continue
+        if p.stdout == b"hi\n":
+            values.append((time.monotonic() - t) * 1000)
+        else:
+            failures += 1
+    return values, failures
+
+
+def bench_kernel(report, kernel, n, podman_p50):
+    raw, raw_failures, why = raw_clone(kernel, n)
+    if why:
+        print("raw_clone %s: %s" % (kernel, why), file=sys.stderr)
+    base = report.add("raw_clone/%s" % kernel, raw, raw_failures)
+    system = System(kernel=kernel, max_sandboxes=64)
+    try:
+        system.up()
+        system.seed()
+        values, failures, steps = repeat(one_ready, system.api, n)
+        budget = {"p50": round(base["p50"] + 60, 1)} if "p50" in base else None
+        report.add("create_ready/%s" % kernel, values, failures, budget=budget,
+                   ratio={"to": "raw_clone", "p50": percentile(values, 50) / base["p50"]} if "p50" in base and values else None)
+        print("steps of create_ready/%s, p50 ms: %s" % (kernel, {k: round(percentile(v, 50), 1) for k, v in sorted(steps.items())}))
+        values, failures, _ = repeat(one_first_byte, system.api, n)
+        report.add("create_first_byte/%s" % kernel, values, failures, budget={"p50": 350 if kernel == "lean" else 500},
+                   ratio={"to": "podman run", "p50": percentile(values, 50) / podman_p50} if podman_p50 and values else None)
+        idle(report, system, kernel)
+    finally:
+        system.remove()
+
+
+def idle(report, system, kernel):
+    """CPU of one idle guest, and its clock."""
+    sid = system.api.create()
+    clock = system.api.run(sid, ["cat", "/sys/devices/system/clocksource/clocksource0/current_clocksource"]).stdout.decode().strip()
+    _, vmm = system.vm_pids(sid)
+    time.sleep(3)
+    used = lambda: sum(map(int, open("/proc/%d/stat" % vmm).read().rsplit(")", 1)[1].split()[11:13]))  # noqa: E731
+    shares = []
+    for _ in range(5):
+        a = used()
+        time.sleep(4)
+        shares.append((used() - a) / 100 / 4 * 100)
+    report.add("idle_cpu/%s" % kernel, shares, unit="% of a core", budget={"p50": 1.0})
+    report.conditions["clocksource %s" % kernel] = clock
+    system.api.delete(sid)
+
+
+def main():
+    args = arguments(__doc__, kernel={"choices": ["stock", "lean", "both"], "default": "both"})
+    n = args.runs or 30
+    report = Report("create")
+    report.conditions.update({"sandbox": "seed, 1 vCPU, 256 MiB, no pool", "accelerator": "auto (tcg without /dev/kvm)",
+                              "store": "btrfs on a loop device", "cache": "warm; two creates before counting",
+                              "ready": "create operation succeeded: the guest acknowledged its identity"})
+    values, failures = podman(n)
+    peer = report.add("podman_run", values, failures)
+    for kernel in ("lean", "stock") if args.kernel == "both" else (args.kernel,):
+        if not (CACHE / "kernels" / kernel / "kernel.json").exists():
+            print("no %s kernel in the cache; ./do kernel %s makes it" % (kernel, kernel), file=sys.stderr)
+            continue
+        bench_kernel(report, kernel, n, peer.get("p50"))
+    finish(report, args)
+
+
+if __name__ == "__main__":
+    main()
