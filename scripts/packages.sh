@@ -28,7 +28,7 @@ build    python3-yaml        reads the OpenAPI contract
 runtime  qemu-system-x86     the virtual machine monitor
 runtime  btrfs-progs         store with reflink copies
 runtime  e2fsprogs           disk images of templates
-runtime  postgresql          private database cluster of `space up`
+runtime  postgresql          private database cluster of "space up"
 runtime  mmdebstrap          root file system of the seed template
 runtime  skopeo              copies OCI images
 runtime  umoci               unpacks OCI images

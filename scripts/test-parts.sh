@@ -6,6 +6,7 @@
 # skipped"); its own exit status only matters when it left neither. skip_part REASON ends it.
 
 # name, function, what it covers
+# shellcheck disable=SC2034 # read by test.sh
 readonly TEST_PARTS='
 lint         part_lint         style, static analysis, sizes, layers, text rules
 unit         part_unit         every module by itself

@@ -3,6 +3,7 @@
  * The error value: one table row a code (name, HTTP status, exit status, retryable) and the setters. Text that comes
  * in is made one line of valid UTF-8 here, so that every error can be logged and sent as JSON. Does no I/O.
  */
+#define ERROR_C_
 #include "base/error.h"
 #include "base/text.h"
 #include <assert.h>

@@ -215,9 +215,11 @@ static bool is_one_of(const char *key, const char *const *names) {
 
 /* Iterating needs a non-const value; nothing is changed. */
 static json_t *unconst(const json_t *obj) {
-    json_t *j;
-    memcpy(&j, &obj, sizeof(j));
-    return j;
+    union {
+        const json_t *in;
+        json_t *out;
+    } u = {.in = obj};
+    return u.out;
 }
 
 int json_check_keys(const json_t *obj, const char *path, const char *const *names, struct sp_error *err) {
@@ -252,9 +254,9 @@ json_t *sp_error_encode(const struct sp_error *err) {
 
 int sp_error_decode(const json_t *obj, struct sp_error *ret_error, struct sp_error *err) {
     static const char path[] = "error";
-    const char *code, *op, *field, *text;
+    const char *code = "", *op = "", *field = "", *text = "";
     struct sp_error e = {0};
-    uint64_t err_no;
+    uint64_t err_no = 0;
 
     if (json_get_string(obj, path, "code", 1, 64, &code, err) < 0 ||
         json_get_opt_u64(obj, path, "errno", 0, 4095, 0, &err_no, err) < 0 ||

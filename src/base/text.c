@@ -170,7 +170,7 @@ bool text_unhex(void *dst, size_t len, const char *hex) {
         if (hex_value(hex[i]) < 0)
             return false;
     for (size_t i = 0; i < len; i++)
-        out[i] = (unsigned char)((hex_value(hex[2 * i]) << 4) | hex_value(hex[2 * i + 1]));
+        out[i] = (unsigned char)((unsigned)hex_value(hex[2 * i]) << 4 | (unsigned)hex_value(hex[2 * i + 1]));
     return true;
 }
 
