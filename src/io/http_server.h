@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * HTTP/1.1 server on a loop: routing table, buffered or streamed request bodies, whole or streamed responses, bounds and
- * time limits on everything. A connection serves one exchange at a time; pipelined requests wait in order.
+ * HTTP/1.1 server on a loop: routing table, buffered or streamed request bodies, whole or streamed responses, bounds
+ * and time limits on everything. A connection serves one exchange at a time; pipelined requests wait in order.
  *
- * An exchange is counted: the server holds one reference until the exchange is over, and whoever keeps the pointer beyond
- * a callback (a worker's job, a parked long poll) holds another. Once it is over (answered, or the client gone)
+ * An exchange is counted: the server holds one reference until the exchange is over, and whoever keeps the pointer
+ * beyond a callback (a worker's job, a parked long poll) holds another. Once it is over (answered, or the client gone)
  * on_close has run, every call that would answer returns -SP_E_GONE and does nothing, and only the memory of the
  * request lives on until the last exchange_unref(). Reading the request and ref/unref are allowed from any
  * thread while a reference is held and, for a streamed body, the head only; everything else is the loop's.
@@ -79,13 +79,15 @@ struct http_server_options {
 };
 
 /* opt is copied; what it points to must outlive the server. */
-int http_server_new(struct loop *l, const struct http_server_options *opt, struct http_server **ret, struct sp_error *err);
+int http_server_new(struct loop *l, const struct http_server_options *opt, struct http_server **ret,
+                    struct sp_error *err);
 /* Accepts on a listening socket (TCP or unix stream), which becomes the server's on success. At most 8. */
 int http_server_listen(struct http_server *s, int listen_fd, struct sp_error *err);
 /* Serves an accepted connection; takes fd on success. */
 int http_server_adopt(struct http_server *s, int fd, struct sp_error *err);
-/* Closes the listeners and idle connections, asks the others (on_shutdown), lets them finish for grace_ms, then cuts them;
- * done (may be NULL) runs from the loop when no connection is left. May be called again to shorten the grace. */
+/* From the next round on: closes the listeners and idle connections, asks the others (on_shutdown), lets them finish for
+ * grace_ms, then cuts them; done (may be NULL) runs from the loop when no connection is left, and may free the server.
+ * May be called again to shorten the grace; done and ctx are those of the last call. */
 void http_server_stop(struct http_server *s, uint64_t grace_ms, void (*done)(void *ctx), void *ctx);
 /* Cuts what is left at once (on_close runs). Exchanges that are still referenced live on as memory. Never from inside a
  * callback of this server. NULL is fine; returns NULL. */
@@ -93,7 +95,8 @@ struct http_server *http_server_free(struct http_server *s);
 struct http_server_stats {
     unsigned connections, exchanges;    /* now */
     uint64_t accepted, refused, requests; /* since the start; refused: over max_connections */
-    uint64_t bad_requests, timeouts, cut; /* refused by the parser; by a time limit; ended before the answer was complete */
+    uint64_t bad_requests, timeouts; /* refused by the parser; by a time limit */
+    uint64_t cut;                    /* exchanges that ended before their answer was complete */
 };
 void http_server_get_stats(const struct http_server *s, struct http_server_stats *ret);
 
@@ -107,7 +110,7 @@ const char *exchange_path(const struct exchange *x);  /* raw, without the query 
 const char *exchange_query(const struct exchange *x); /* raw; "" when none */
 const struct http1_head *exchange_head(const struct exchange *x);
 const char *exchange_header(const struct exchange *x, const char *name); /* first of that name, or NULL */
-const char *exchange_param(const struct exchange *x, const char *name);  /* decoded path parameter; NULL: not in pattern */
+const char *exchange_param(const struct exchange *x, const char *name);  /* decoded; NULL: not in the pattern */
 const char *exchange_tail(const struct exchange *x); /* what "{...}" matched, raw; NULL without one */
 /* Bearer token out of Authorization, or NULL. */
 const char *exchange_bearer(const struct exchange *x);
@@ -134,10 +137,11 @@ struct exchange_events { /* all may be NULL; from the loop only, never from insi
     void (*on_body_end)(struct exchange *x);                           /* the body is whole / the client sent FIN */
     void (*on_drain)(struct exchange *x);                              /* queue at or under its low-water mark again */
     void (*on_shutdown)(struct exchange *x);                           /* the server stops: end early if you can */
-    void (*on_close)(struct exchange *x, enum exchange_end end);       /* exactly once, last; also after a full answer */
+    void (*on_close)(struct exchange *x, enum exchange_end end); /* exactly once, last; also after a full answer */
 };
-/* Static table and the owner's pointer. Streamed bodies begin to flow after the handler returned (or exchange_body_resume).
- * Set it in the handler, or later from the loop. On an exchange that is over: on_close is called in the next round. */
+/* Static table and the owner's pointer; set in the handler, or later from the loop. Streamed bodies begin to flow when the
+ * handler returned, unless it called exchange_body_pause. On an exchange that is over, on_close is called in the next
+ * round. */
 void exchange_set_events(struct exchange *x, const struct exchange_events *events, void *user);
 void *exchange_user(const struct exchange *x);
 void exchange_body_pause(struct exchange *x);  /* back-pressure: the client's socket is not read */
@@ -154,14 +158,16 @@ bool exchange_has_started(const struct exchange *x); /* an answer, or its head, 
 int exchange_add_header(struct exchange *x, const char *name, const char *value);
 /* Whole answer; body is copied. content_type NULL: none. len ≤ out_max. */
 int exchange_respond(struct exchange *x, int status, const char *content_type, const void *body, size_t len);
-/* Problem documents: from an error (its code gives the status), or spelled out. Retryable codes get Retry-After: 1 unless
- * one was added. */
+/* Problem documents: from an error (its code gives the status), or spelled out. 429 and 503 get Retry-After: 1 unless one
+ * was added. field NULL: none. */
 int exchange_fail(struct exchange *x, const struct sp_error *error);
 int exchange_problem(struct exchange *x, int status, const char *code, const char *field, const char *detail);
-/* Streamed answer: start, any number of writes, end. length: bytes to come, or -1: chunked (HTTP/1.0: until close). With
- * a length, writing more is -SP_E_INVALID and ending early cuts the connection. */
+/* Streamed answer: start, any number of writes, end. length: bytes to come, or -1: chunked (HTTP/1.0: until close).
+ * With a length, writing more is -SP_E_INVALID and ending early cuts the connection. To HEAD, and with 204 and 304,
+ * written bytes are dropped. */
 int exchange_start(struct exchange *x, int status, const char *content_type, int64_t length);
-/* All or nothing: -SP_E_TOO_LARGE when the queue would pass its bound; wait for on_drain. */
+/* All or nothing: -SP_E_TOO_LARGE when the queue would pass its bound; wait for on_drain. A piece longer than the bound
+ * itself is never taken. */
 int exchange_write(struct exchange *x, const void *data, size_t len);
 int exchange_end(struct exchange *x);
 size_t exchange_queued(const struct exchange *x); /* bytes accepted and not yet taken by the kernel */
@@ -169,9 +175,9 @@ size_t exchange_queued(const struct exchange *x); /* bytes accepted and not yet 
 void exchange_set_queue_max(struct exchange *x, size_t max, size_t low_water);
 /* An interim 100 Continue if the client waits for one; otherwise nothing. Done by itself when a body is read. */
 int exchange_continue(struct exchange *x);
-/* 101 Switching Protocols to `protocol`, with the added headers. From then on on_body/exchange_write carry raw bytes both
- * ways, exchange_end() shuts the sending side; over when both sides ended or either is cut. Needs
- * exchange_head(x)->upgrade, no body, and a buffered route. */
+/* 101 Switching Protocols to `protocol`, with the added headers. From then on on_body/exchange_write carry raw bytes
+ * both ways, exchange_end() shuts the sending side; over when both sides ended or either is cut. Needs
+ * exchange_head(x)->upgrade and a request without body. */
 int exchange_upgrade(struct exchange *x, const char *protocol);
 /* Resets the connection: the client sees a broken transfer, never a clean end. */
 void exchange_abort(struct exchange *x);
