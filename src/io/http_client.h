@@ -26,7 +26,8 @@ struct http_client_options { /* 0 takes the default */
     size_t out_max;              /* queued bytes of a streamed request body: 1 MiB */
 };
 /* opt NULL: defaults. */
-int http_client_new(struct loop *l, const struct http_client_options *opt, struct http_client **ret, struct sp_error *err);
+int http_client_new(struct loop *l, const struct http_client_options *opt, struct http_client **ret,
+                    struct sp_error *err);
 /* Cancels running calls without their callbacks. NULL is fine; returns NULL. */
 struct http_client *http_client_free(struct http_client *c);
 /* Closes kept connections of an origin (NULL: all); those in use are not kept afterwards. For a peer that was
@@ -55,7 +56,7 @@ struct http_request {
     size_t response_max;   /* whole responses: 0 takes 4 MiB; a longer one is SP_E_TOO_LARGE */
     bool allow_upgrade;    /* send Connection: upgrade and hand over the connection on 101 */
     const char *upgrade;   /* value of the Upgrade field */
-    int fd;                /* > 0: use this connected socket (taken on success), never kept; origin gives the Host only */
+    int fd;                /* > 0: use this connected socket (taken on success), never kept; origin names it only */
     uint64_t timeout_ms;         /* whole call; 0: none */
     uint64_t connect_timeout_ms; /* 0: 5 s */
     uint64_t idle_timeout_ms;    /* no byte either way while something is awaited; 0: none */
@@ -72,16 +73,19 @@ struct http_call_events { /* from the loop only, never from inside a call of thi
     /* Streamed responses: the final head (1xx are swallowed, 101 is not). May be NULL. */
     void (*on_head)(struct http_call *c, void *user, const struct http_response *r);
     void (*on_body)(struct http_call *c, void *user, const char *data, size_t len); /* streamed; raw after 101 */
-    void (*on_drain)(struct http_call *c, void *user); /* streamed request body: queue at its low-water mark again */
+    /* Streamed request body: the queue is at its low-water mark or empty again, or the connection stands now. */
+    void (*on_drain)(struct http_call *c, void *user);
     /* Exactly once unless cancelled; the call is freed afterwards. err NULL: the response is complete (any status).
-     * Errors: SP_E_UNAVAILABLE no connection, or it broke before the head; SP_E_TIMEOUT; SP_E_PROTOCOL malformed or cut
-     * response (r then has status and head if they had come, else NULL); SP_E_TOO_LARGE. */
+     * After 101 the call is done when the peer ended its side. Errors: SP_E_UNAVAILABLE no connection, or it broke
+     * before the head; SP_E_TIMEOUT; SP_E_PROTOCOL malformed or cut response; SP_E_TOO_LARGE. r then has status and
+     * head if they had come, else it is NULL. */
     void (*on_done)(struct http_call *c, void *user, const struct sp_error *err, const struct http_response *r);
 };
 /* Everything in req is copied. */
-int http_call_start(struct http_client *c, const struct http_request *req, const struct http_call_events *events, void *user,
-                    struct http_call **ret, struct sp_error *err);
-/* No callback runs any more; the connection is closed. NULL is fine; returns NULL. */
+int http_call_start(struct http_client *c, const struct http_request *req, const struct http_call_events *events,
+                    void *user, struct http_call **ret, struct sp_error *err);
+/* No callback runs any more; the connection is closed. Also from the call's own callbacks, but on_done, after which the
+ * call is gone anyway. NULL is fine; returns NULL. */
 struct http_call *http_call_cancel(struct http_call *c);
 /* Streamed request bodies, and raw bytes after 101. All or nothing: 0, -SP_E_TOO_LARGE (wait for on_drain), -SP_E_GONE,
  * -SP_E_INVALID (more than content_length). May be called before the connection stands: it queues. */
@@ -103,8 +107,8 @@ void http_result_done(struct http_result *r); /* safe on a zeroed struct */
 #define _cleanup_http_result_ __attribute__((cleanup(http_result_done)))
 /* 0: a complete response, of any status. *ret is untouched on failure. */
 int http_client_call_sync(const struct http_request *req, struct http_result *ret, struct sp_error *err);
-/* Streamed response: on_head (may be NULL) and on_body return 0 to go on; another value ends the call and is returned when
- * negative (0 when positive). ret has status and head, no body. */
+/* Streamed response: on_head (may be NULL) and on_body return 0 to go on; another value ends the call and is returned
+ * when negative (0 when positive; the response may be incomplete then). ret has status and head, no body. */
 int http_client_stream_sync(const struct http_request *req, int (*on_head)(void *ctx, const struct http_response *r),
                             int (*on_body)(void *ctx, const char *data, size_t len), void *ctx, struct http_result *ret,
                             struct sp_error *err);
