@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The life of sandboxes, as guarded changes over several tables. Every function runs inside a transaction of the caller
+ * and leaves sandbox, operation, sessions, the node's revision, outbox and notifications consistent.
+ */
+#pragma once
+#include "model/plan.h"
+#include "store/sandboxes.h"
+#include "store/store.h"
+
+struct sandbox_new_row {
+    const char *id, *tenant_id, *name /* or NULL */, *operation_id;
+    const char *template_id, *template_name, *template_tag /* or NULL */, *digest;
+    uint64_t vcpus, memory_mib;
+    const char *metadata, *env; /* JSON text */
+    const char *hostname, *machine_id;
+    const char *node_id; /* NULL: none yet */
+    uint64_t timeout_s;
+};
+int lifecycle_create(struct store *s, const struct sandbox_new_row *n, struct sp_error *err);
+
+/* b is locked. Makes it deleting, or deleted when no node holds anything; `operation_id` is the new operation's. */
+int lifecycle_delete(struct store *s, const struct sandbox *b, const char *operation_id, struct sp_error *err);
+
+/* ---- what nodes report ---- */
+
+struct observed {
+    const char *id;
+    uint64_t generation;
+    struct observation what;
+    const char *message;                                  /* of a failure; may be "" */
+    const char *accelerator, *kernel, *vmm, *timings;      /* NULL: not said; timings: JSON text */
+};
+/* Locks the sandboxes of a report in the order of their ids and reads what is recorded. */
+int lifecycle_lock_observed(struct store *s, const char *const *ids, size_t n, struct store_result **ret_res,
+                            struct sp_error *err);
+enum observed_fit { OBSERVED_FITS, OBSERVED_UNKNOWN /* not this node's, or gone: it should be removed there */,
+                    OBSERVED_STALE /* another generation */ };
+/* Applies one of them. *ret_poke: the node's desired list changed. */
+int lifecycle_observe(struct store *s, const struct store_result *locked, const char *node_id, const struct observed *o,
+                      enum observed_fit *ret_fit, bool *ret_poke, struct sp_error *err);
+/* Running sandboxes of a node that was booted anew. */
+int lifecycle_fail_all_of_node(struct store *s, const char *node_id, struct sp_error *err);
+
+/* ---- the reconciler ---- */
+
+/* Ids that need a look: taken from the outbox (*ret_ids, count) or found by the full pass. Rows hold one column. */
+int lifecycle_take_outbox(struct store *s, struct store_result **ret_res, int *ret_n, struct sp_error *err);
+int lifecycle_find_work(struct store *s, struct store_result **ret_res, int *ret_n, struct sp_error *err);
+const char *lifecycle_work_id(const struct store_result *res, int row);
+/* In a transaction: skips what another replica holds, plans with fresh rows, applies. *ret_verb: what was done. */
+int lifecycle_reconcile(struct store *s, const char *id, enum plan_verb *ret_verb, struct sp_error *err);

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Receives what pg_notify() sends. */
+#include "store/listen.h"
+#include "store/pg.h"
+#include "store/store_internal.h"
+#include <errno.h>
+#include <poll.h>
+
+int store_listen(struct store *s, struct sp_error *err) {
+    return pg_script(s, "LISTEN space", err);
+}
+
+static void take_notes(struct store *s, void (*fn)(void *ctx, char kind, const char *id), void *ctx) {
+    PGnotify *note;
+    while ((note = PQnotifies(s->conn))) {
+        if (note->extra[0])
+            fn(ctx, note->extra[0], note->extra + 1);
+        PQfreemem(note);
+    }
+}
+
+int store_wait_notes(struct store *s, int wake_fd, int timeout_ms, void (*fn)(void *ctx, char kind, const char *id),
+                     void *ctx, struct sp_error *err) {
+    if (!s->conn)
+        return sp_error_set(err, SP_E_UNAVAILABLE, "database: no connection");
+    take_notes(s, fn, ctx);
+    struct pollfd p[2] = {{.fd = PQsocket(s->conn), .events = POLLIN}, {.fd = wake_fd, .events = POLLIN}};
+    int n = poll(p, 2, timeout_ms);
+    if (n < 0 && errno != EINTR)
+        return sp_error_errno(err, errno, "poll", "waiting for notifications");
+    if (n > 0 && p[0].revents && !PQconsumeInput(s->conn)) {
+        store_disconnect(s);
+        return sp_error_set(err, SP_E_UNAVAILABLE, "database: connection lost");
+    }
+    take_notes(s, fn, ctx);
+    return 0;
+}

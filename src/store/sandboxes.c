@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The columns of a sandbox in one place, and the reads that use them. */
+#include "store/sandboxes.h"
+#include "model/limits.h"
+#include "store/pg.h"
+
+#define STRING_(x) #x
+#define STRING(x) STRING_(x)
+#define LOST_AFTER "interval '" STRING(30000) " milliseconds'"
+_Static_assert(LIMIT_VALUE_node_lost_ms == 30000, "LOST_AFTER says the same");
+
+#define COLUMNS                                                                                                        \
+    "s.id, s.tenant_id, s.name, s.state, s.ready AND n.last_seen_at > now() - " LOST_AFTER                              \
+    ", s.template_name, s.template_tag, s.digest, s.vcpus, s.memory_mib, s.generation, s.metadata, s.node_id, "         \
+    "n.gateway_url, s.released_at IS NOT NULL, s.operation_id, s.delete_operation_id, s.error_code, s.error_message, "  \
+    "s.accelerator, s.kernel, s.vmm, s.timings, " PG_MS("s.created_at") ", " PG_US("s.created_at")                       \
+    ", " PG_MS("s.updated_at") ", " PG_MS("s.started_at") ", " PG_MS("s.deleted_at")
+#define FROM " FROM sandboxes s LEFT JOIN nodes n ON n.id = s.node_id "
+
+int sandbox_row(const struct store_result *res, int row, struct sandbox *ret, struct sp_error *err) {
+    struct sandbox b = {
+        .id = pg_get_text(res, row, 0),
+        .tenant_id = pg_get_text(res, row, 1),
+        .name = pg_get(res, row, 2),
+        .ready = pg_get_bool(res, row, 4),
+        .template_name = pg_get_text(res, row, 5),
+        .template_tag = pg_get(res, row, 6),
+        .digest = pg_get_text(res, row, 7),
+        .vcpus = (uint64_t)pg_get_int(res, row, 8),
+        .memory_mib = (uint64_t)pg_get_int(res, row, 9),
+        .generation = (uint64_t)pg_get_int(res, row, 10),
+        .metadata = pg_get_text(res, row, 11),
+        .node_id = pg_get(res, row, 12),
+        .gateway_url = pg_get(res, row, 13),
+        .is_released = pg_get_bool(res, row, 14),
+        .operation_id = pg_get(res, row, 15),
+        .delete_operation_id = pg_get(res, row, 16),
+        .error_code = pg_get(res, row, 17),
+        .error_message = pg_get(res, row, 18),
+        .accelerator = pg_get(res, row, 19),
+        .kernel = pg_get(res, row, 20),
+        .vmm = pg_get(res, row, 21),
+        .timings = pg_get(res, row, 22),
+        .created_ms = pg_get_int(res, row, 23),
+        .created_us = pg_get_int(res, row, 24),
+        .updated_ms = pg_get_int(res, row, 25),
+        .started_ms = pg_get_int(res, row, 26),
+        .deleted_ms = pg_get_int(res, row, 27),
+    };
+    if (!sandbox_state_parse(pg_get_text(res, row, 3), &b.state))
+        return pg_corrupt(err, "sandbox state");
+    *ret = b;
+    return 0;
+}
+
+int sandbox_get(struct store *s, const char *id, const char *tenant_id, bool lock, struct store_result **ret_res,
+                struct sandbox *ret, struct sp_error *err) {
+    _cleanup_result_ struct store_result *res = NULL;
+    struct pg_args a = {0};
+    pg_text(&a, id);
+    pg_text(&a, tenant_id);
+    int r = pg_run(s,
+                   lock ? "SELECT " COLUMNS FROM "WHERE s.id = $1 AND ($2::text IS NULL OR s.tenant_id = $2) "
+                          "FOR NO KEY UPDATE OF s"
+                        : "SELECT " COLUMNS FROM "WHERE s.id = $1 AND ($2::text IS NULL OR s.tenant_id = $2)",
+                   &a, &res, err);
+    if (r < 0)
+        return r;
+    if (pg_rows(res) == 0)
+        return sp_error_set(err, SP_E_NOT_FOUND, "no sandbox %s", id);
+    r = sandbox_row(res, 0, ret, err);
+    if (r == 0)
+        *ret_res = TAKE_PTR(res);
+    return r;
+}
+
+/* The two partial indexes are chosen by these texts, so they stay literal. */
+#define LIST(which)                                                                                                    \
+    "SELECT " COLUMNS FROM "WHERE s.tenant_id = $4 AND s.state " which                                                 \
+    " AND ($5::text IS NULL OR s.state = $5) AND ($6::text IS NULL OR s.name = $6) "                                   \
+    "AND ($7::jsonb IS NULL OR s.metadata @> $7) AND " PG_AFTER("s.created_at", "s.id", "$1", "$2")                     \
+    " ORDER BY s.created_at DESC, s.id DESC LIMIT $3"
+
+int sandbox_list(struct store *s, const struct sandbox_filter *f, const struct store_page *page,
+                 struct store_result **ret_res, int *ret_n, struct sp_error *err) {
+    enum sandbox_state state = SANDBOX_CREATING;
+    struct pg_args a = {0};
+    struct pg_cursor mem;
+    pg_page(&a, page, &mem);
+    pg_int(&a, page->limit);
+    pg_text(&a, f->tenant_id);
+    pg_text(&a, f->state);
+    pg_text(&a, f->name);
+    pg_text(&a, f->metadata);
+    if (f->state)
+        (void)sandbox_state_parse(f->state, &state);
+    int r = pg_run(s, state == SANDBOX_DELETED ? LIST("= 'deleted'") : LIST("<> 'deleted'"), &a, ret_res, err);
+    if (r == 0)
+        *ret_n = pg_rows(*ret_res);
+    return r;
+}
+
+int sandbox_describe(struct store *s, const char *id, const char *name, const char *metadata, struct sp_error *err) {
+    struct pg_args a = {0};
+    pg_text(&a, id);
+    pg_text(&a, name);
+    pg_text(&a, metadata);
+    return pg_run(s, "UPDATE sandboxes SET name = $2, metadata = $3, updated_at = now() WHERE id = $1", &a, NULL, err);
+}
