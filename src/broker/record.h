@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What is known of a VM, and how it outlives the broker: sandboxes/<id>/vm.json. Written by rename without fsync: after
+ * a crash of the host no VM is alive and a record that is missing or torn only makes its directory unknown (swept).
+ */
+#pragma once
+#include "base/error.h"
+#include "broker/request.h"
+#include "host/process.h"
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+struct vm_record {
+    char id[ID_SIZE];
+    enum request_mode mode;
+    enum request_kernel kernel;
+    enum request_accelerator accelerator;
+    char template[SHA256_HEX_SIZE];
+    char snapshot[BROKER_KEY_SIZE]; /* "" for a template boot */
+    unsigned vcpus, memory_mib;
+    uid_t uid;
+    bool started;            /* space-vm was executed; before that the record is of a start that may have been cut off */
+    struct process_ref process; /* space-vm */
+    pid_t vmm_pid;           /* the stub, later the VMM, as the host sees it */
+    uint64_t created_ns;     /* real time */
+    char boot_id[PROCESS_BOOT_ID_SIZE];
+};
+
+/* Into the open directory of the VM. */
+int vm_record_write(int dirfd, const struct vm_record *record, struct sp_error *err);
+/* SP_E_CORRUPT for anything that is not a whole record of the VM `id`. */
+int vm_record_read(int dirfd, const char *id, struct vm_record *ret, struct sp_error *err);

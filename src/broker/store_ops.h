@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Templates and snapshots as requests see them: which are trusted, which are in use, removing them. */
+#pragma once
+#include "broker/broker.h"
+
+/* The entry of a snapshot that exists; NULL when there is none. */
+struct snapshot_entry *store_ops_snapshot(struct broker *broker, const char *key);
+/* Hashes it whole, unless that was done or is under way; vm_ops_snapshot_checked() follows. */
+void store_ops_check(struct broker *broker, struct snapshot_entry *snapshot);
+/* Does so for every snapshot there is, one after the other. */
+void store_ops_check_all(struct broker *broker);
+void store_ops_sealed(struct broker *broker, const char *key);
+void store_ops_remove_snapshot(struct broker *broker, const char *key, const struct reply_to *to);
+void store_ops_remove_template(struct broker *broker, const char *digest, const struct reply_to *to);
+void store_ops_list(struct broker *broker, const struct reply_to *to);
+void store_ops_free(struct broker *broker);

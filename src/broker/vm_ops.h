@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Starting, sealing and removing VMs: which job runs when, and who is told. See vm_table.h for the phases. */
+#pragma once
+#include "broker/broker.h"
+
+void vm_ops_start(struct broker *broker, struct request *request, const struct reply_to *to);
+void vm_ops_seal(struct broker *broker, struct request *request, const struct reply_to *to);
+/* Removes everything of an id, known or not, once no other job is at it; then tells the waiter (copied). */
+void vm_ops_remove(struct broker *broker, const char *id, const struct vm_waiter *waiter);
+void vm_ops_stop(struct broker *broker, const char *id, const struct reply_to *to);
+/* Goes on with the starts that waited for this snapshot to be checked. */
+void vm_ops_snapshot_checked(struct broker *broker, const struct snapshot_entry *snapshot);
+/* Removes every unknown id, then answers (sweep.c). */
+void vm_ops_sweep(struct broker *broker, const struct request *request, const struct reply_to *to);

@@ -1,0 +1,348 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The steps of vm_start, in order, each with a fault point of its name. */
+#include "broker/vm_start.h"
+#include "base/cleanup.h"
+#include "base/fdio.h"
+#include "base/json.h"
+#include "base/text.h"
+#include "broker/fault.h"
+#include "broker/snapshot.h"
+#include "broker/vm_child.h"
+#include "host/jail_root.h"
+#include "host/reflink.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#define MIB (1024ull * 1024ull)
+#define MEMORY_OVERHEAD_MIB 384 /* VMM and space-vm beside the guest's memory */
+#define CPU_OVERHEAD_PERCENT 50
+#define PIDS_MAX 256
+#define LISTEN_BACKLOG 64
+#define LOG_NAME "space-vm.log"
+
+enum mount { MOUNT_DISK, MOUNT_MEMORY, MOUNT_KERNEL, MOUNT_INITRD, MOUNT_PRELOAD, MOUNT_COUNT_ };
+
+struct work {
+    const struct vm_start *start;
+    struct vm_record *record;
+    int dir;     /* sandboxes/<id> */
+    int run_dir; /* run/vm/<id> */
+    int null, log, disk, memory, devices, kernel, initrd, control, guest, config;
+    int mounts[MOUNT_COUNT_]; /* of the files the VMM sees, attached in its root only */
+    uint64_t disk_size;
+    struct cgroup_entry cgroup;
+    struct vm_child child;
+};
+
+static void work_done(struct work *w) {
+    int *const fds[] = {&w->dir,     &w->run_dir, &w->null,   &w->log,     &w->disk,  &w->memory,
+                        &w->devices, &w->kernel,  &w->initrd, &w->control, &w->guest, &w->config};
+    for (size_t i = 0; i < ARRAY_SIZE(fds); i++)
+        *fds[i] = close_fd(*fds[i]);
+    for (size_t i = 0; i < MOUNT_COUNT_; i++)
+        w->mounts[i] = close_fd(w->mounts[i]);
+    cgroup_entry_close(&w->cgroup);
+}
+
+static bool is_boot(const struct work *w) {
+    return w->record->mode == MODE_TEMPLATE_BOOT;
+}
+
+/* --- files --------------------------------------------------------------------------------------------------------- */
+
+/* A clone is refused before anything is made when its snapshot is not what it was. */
+static int check_source(struct work *w, struct sp_error *err) {
+    char template[SHA256_HEX_SIZE];
+    int r;
+
+    if (is_boot(w))
+        return 0;
+    r = snapshot_check(w->start->layout, w->record->snapshot, SNAPSHOT_QUICK, err);
+    if (r == 0)
+        r = snapshot_template(w->start->layout, w->record->snapshot, template, err);
+    if (r == 0 && strcmp(template, w->record->template) != 0)
+        r = sp_error_field(err, SP_E_INVALID, "template", "snapshot %s is of template %s", w->record->snapshot, template);
+    return r;
+}
+
+/* Owned by root: the VM reaches its files through its root's mounts, never through this directory. */
+static int make_directory(struct work *w, struct sp_error *err) {
+    int sandboxes = w->start->layout->sandboxes;
+
+    if (mkdirat(sandboxes, w->record->id, 0700) < 0)
+        return errno == EEXIST ? sp_error_set(err, SP_E_CONFLICT, "files of %s are still there", w->record->id)
+                               : sp_error_errno(err, errno, "mkdir", "%s", w->record->id);
+    w->dir = openat(sandboxes, w->record->id, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (w->dir < 0)
+        return sp_error_errno(err, errno, "open", "%s", w->record->id);
+    return vm_record_write(w->dir, w->record, err);
+}
+
+static int open_disk_source(const struct work *w, int *ret_fd, struct sp_error *err) {
+    const struct layout *layout = w->start->layout;
+    const char *parent = is_boot(w) ? w->record->template : w->record->snapshot;
+    _cleanup_close_ int dir = openat(is_boot(w) ? layout->templates : layout->snapshots, parent,
+                                     O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    _cleanup_close_ int fd = dir < 0 ? -1 : openat(dir, LAYOUT_DISK, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    struct stat st;
+
+    if (fd < 0)
+        return errno == ENOENT ? sp_error_set(err, SP_E_NOT_FOUND, "there is no %s %s",
+                                              is_boot(w) ? "template" : "snapshot", parent)
+                               : sp_error_errno(err, errno, "open", "disk image of %s", parent);
+    if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode))
+        return sp_error_set(err, SP_E_CORRUPT, "the disk image of %s is no file", parent);
+    *ret_fd = TAKE_FD(fd);
+    return 0;
+}
+
+/* A new file of the VM's own. */
+static int create_file(const struct work *w, const char *name, int flags, int *ret_fd, struct sp_error *err) {
+    _cleanup_close_ int fd = openat(w->dir, name, flags | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return sp_error_errno(err, errno, "create", "%s of %s", name, w->record->id);
+    if (fchown(fd, w->record->uid, w->record->uid) < 0)
+        return sp_error_errno(err, errno, "chown", "%s of %s", name, w->record->id);
+    *ret_fd = TAKE_FD(fd);
+    return 0;
+}
+
+static int clone_disk(struct work *w, struct sp_error *err) {
+    _cleanup_close_ int source = -1;
+    struct stat st;
+    int r = open_disk_source(w, &source, err);
+
+    if (r == 0)
+        r = create_file(w, LAYOUT_DISK, O_RDWR, &w->disk, err);
+    if (r == 0)
+        r = reflink_clone(w->disk, source, "disk image", err);
+    if (r < 0)
+        return r;
+    if (fstat(w->disk, &st) < 0)
+        return sp_error_errno(err, errno, "fstat", "disk image");
+    w->disk_size = (uint64_t)st.st_size;
+    return 0;
+}
+
+static int open_snapshot_file(const struct work *w, const char *name, int flags, int *ret_fd, struct sp_error *err) {
+    char path[BROKER_KEY_SIZE + 16];
+    int fd;
+    (void)text_printf(path, sizeof(path), "%s/%s", w->record->snapshot, name);
+    fd = openat(w->start->layout->snapshots, path, flags | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0)
+        return sp_error_errno(err, errno, "open", "%s of snapshot %s", name, w->record->snapshot);
+    *ret_fd = fd;
+    return 0;
+}
+
+/* Guest memory and device state: made empty for a boot, the snapshot's own (never a copy: clones share its page cache)
+ * for a clone. */
+static int open_state(struct work *w, struct sp_error *err) {
+    int r;
+    if (!is_boot(w)) {
+        r = open_snapshot_file(w, LAYOUT_MEMORY, O_PATH, &w->memory, err);
+        return r < 0 ? r : open_snapshot_file(w, LAYOUT_DEVICES, O_RDONLY, &w->devices, err);
+    }
+    r = create_file(w, LAYOUT_MEMORY, O_RDWR, &w->memory, err);
+    if (r == 0 && ftruncate(w->memory, (off_t)(w->record->memory_mib * MIB)) < 0)
+        r = sp_error_errno(err, errno, "ftruncate", "memory of %s", w->record->id);
+    return r < 0 ? r : create_file(w, LAYOUT_DEVICES, O_WRONLY, &w->devices, err);
+}
+
+static int open_boot_files(struct work *w, struct sp_error *err) {
+    struct layout_boot_files files;
+    int r = layout_open_boot_files(w->start->layout, request_kernel_names[w->record->kernel], &files, err);
+    if (r < 0)
+        return r;
+    w->kernel = files.kernel;
+    w->initrd = files.initrd;
+    w->null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    if (w->null < 0)
+        return sp_error_errno(err, errno, "open", "/dev/null");
+    w->log = openat(w->start->layout->log, LOG_NAME, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0640);
+    if (w->log < 0)
+        return sp_error_errno(err, errno, "open", "%s", LOG_NAME);
+    return 0;
+}
+
+/* --- sockets, limits, configuration ------------------------------------------------------------------------------------ */
+
+/* root owns the socket, one group may connect to it. */
+static int make_listener(const struct work *w, const char *name, int type, gid_t gid, int *ret_fd,
+                         struct sp_error *err) {
+    _cleanup_close_ int fd = socket(AF_UNIX, type | SOCK_CLOEXEC, 0);
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+
+    if (fd < 0)
+        return sp_error_errno(err, errno, "socket", "%s", name);
+    /* Through the open directory, which also keeps the address short. The umask leaves it to root until chown. */
+    (void)text_printf(address.sun_path, sizeof(address.sun_path), "/proc/self/fd/%d/%s", w->run_dir, name);
+    if (bind(fd, (const struct sockaddr *)&address, sizeof(address)) < 0)
+        return sp_error_errno(err, errno, "bind", "%s of %s", name, w->record->id);
+    if (fchownat(w->run_dir, name, 0, gid, AT_SYMLINK_NOFOLLOW) < 0 || fchmodat(w->run_dir, name, 0660, 0) < 0)
+        return sp_error_errno(err, errno, "chown", "%s of %s", name, w->record->id);
+    if (listen(fd, LISTEN_BACKLOG) < 0)
+        return sp_error_errno(err, errno, "listen", "%s of %s", name, w->record->id);
+    *ret_fd = TAKE_FD(fd);
+    return 0;
+}
+
+static int make_sockets(struct work *w, struct sp_error *err) {
+    const gid_t base = (gid_t)w->start->settings->uid_base;
+    int run_vm = w->start->layout->run_vm;
+    int r = dir_ensure(run_vm, w->record->id, 0711, (uid_t)-1, (gid_t)-1, err);
+
+    if (r < 0)
+        return r;
+    w->run_dir = openat(run_vm, w->record->id, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (w->run_dir < 0)
+        return sp_error_errno(err, errno, "open", "run/vm/%s", w->record->id);
+    r = make_listener(w, "control.sock", SOCK_SEQPACKET, base + SETTINGS_UID_NODE, &w->control, err);
+    return r < 0 ? r : make_listener(w, "guest.sock", SOCK_STREAM, base + SETTINGS_UID_GATEWAY, &w->guest, err);
+}
+
+static int make_cgroup(struct work *w, struct sp_error *err) {
+    const struct cgroup_limits limits = {
+        .memory_bytes = (w->record->memory_mib + MEMORY_OVERHEAD_MIB) * MIB,
+        .cpu_percent = w->record->vcpus * 100 + CPU_OVERHEAD_PERCENT,
+        .pids = PIDS_MAX,
+    };
+    int r = cgroup_create(w->start->cgroups, w->record->id, &limits, err);
+    return r < 0 ? r : cgroup_entry_open(w->start->cgroups, w->record->id, &w->cgroup, err);
+}
+
+static json_t *describe(const struct work *w) {
+    const struct vm_record *rec = w->record;
+    return json_pack("{s:{s:s, s:s, s:s, s:s, s:I, s:I, s:s, s:s, s:{s:i, s:i, s:i, s:i, s:i}}}", "broker", "id", rec->id,
+                     "mode", request_mode_names[rec->mode], "kernel", request_kernel_names[rec->kernel], "accelerator",
+                     request_accelerator_names[rec->accelerator], "vcpus", (json_int_t)rec->vcpus, "memory_mib",
+                     (json_int_t)rec->memory_mib, "qemu", w->start->settings->qemu, "vm_dir", VM_CHILD_DIR, "fds",
+                     "control", VM_FD_CONTROL, "guest", VM_FD_GUEST, "stub", VM_FD_STUB, "tap", VM_FD_TAP, "devices",
+                     VM_FD_DEVICES);
+}
+
+static int write_config(struct work *w, struct sp_error *err) {
+    _cleanup_json_ json_t *obj = describe(w);
+    _cleanup_free_ char *text = NULL;
+    json_t *config = json_deep_copy(w->start->config);
+    int r;
+
+    if (!obj || !config || json_object_set_new(obj, "config", config) < 0)
+        return sp_error_set(err, SP_E_INTERNAL, "cannot encode the configuration of %s", w->record->id);
+    text = json_print(obj);
+    w->config = memfd_create("config", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (w->config < 0)
+        return sp_error_errno(err, errno, "memfd_create", "configuration");
+    r = fd_write_all(w->config, text, strlen(text), err);
+    if (r < 0)
+        return r;
+    if (lseek(w->config, 0, SEEK_SET) < 0 ||
+        fcntl(w->config, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL) < 0)
+        return sp_error_errno(err, errno, "F_ADD_SEALS", "configuration");
+    return 0;
+}
+
+/* What the VMM may write to: its own disk, and during a template boot its own memory. */
+static int make_mounts(struct work *w, struct sp_error *err) {
+    const struct {
+        const char *what;
+        int fd;
+        bool writable, executable;
+    } files[MOUNT_COUNT_] = {
+        [MOUNT_DISK] = {"disk image", w->disk, .writable = true},
+        [MOUNT_MEMORY] = {"memory", w->memory, .writable = is_boot(w)},
+        [MOUNT_KERNEL] = {"kernel", w->kernel},
+        [MOUNT_INITRD] = {"initrd", w->initrd},
+        [MOUNT_PRELOAD] = {"preload", w->start->layout->preload, .executable = true},
+    };
+    int r = 0;
+    for (size_t i = 0; i < MOUNT_COUNT_ && r == 0; i++)
+        r = jail_file_mount(files[i].fd, files[i].what, files[i].writable, files[i].executable, &w->mounts[i], err);
+    return r;
+}
+
+/* --- processes ----------------------------------------------------------------------------------------------------- */
+
+static int fork_child(struct work *w, struct sp_error *err) {
+    const struct layout *layout = w->start->layout;
+    const struct vm_child_plan plan = {
+        .record = w->record,
+        .cgroup = &w->cgroup,
+        .filter = w->start->filter,
+        .scratch = layout->scratch,
+        .log_level = w->start->settings->log_level,
+        .pass_sanitizer_options = w->start->test_mode,
+        .disk_size = w->disk_size,
+        .null = w->null,
+        .log = w->log,
+        .control = w->control,
+        .guest = w->guest,
+        .devices = w->devices,
+        .config = w->config,
+        .program = layout->vm_program,
+        .program_static = layout->vm_program_static,
+        .disk = w->mounts[MOUNT_DISK],
+        .memory = w->mounts[MOUNT_MEMORY],
+        .kernel = w->mounts[MOUNT_KERNEL],
+        .initrd = w->mounts[MOUNT_INITRD],
+        .preload = w->mounts[MOUNT_PRELOAD],
+    };
+    return vm_child_fork(&plan, &w->child, err);
+}
+
+static int wait_ready(struct work *w, struct sp_error *err) {
+    int r = vm_child_wait_ready(&w->child, deadline_in_ms(VM_START_TIMEOUT_MS), err);
+    if (r == 0)
+        r = process_ref_get(w->child.pid, &w->record->process, err);
+    w->record->vmm_pid = w->child.vmm_pid;
+    return r;
+}
+
+/* Before space-vm runs: a broker that starts anew must find every process that can be alive. */
+static int write_record(struct work *w, struct sp_error *err) {
+    return vm_record_write(w->dir, w->record, err);
+}
+
+static int release(struct work *w, struct sp_error *err) {
+    return vm_child_release(&w->child, deadline_in_ms(VM_START_TIMEOUT_MS), err);
+}
+
+static int confirm(struct work *w, struct sp_error *err) {
+    w->record->started = true;
+    return vm_record_write(w->dir, w->record, err);
+}
+
+static const struct step {
+    const char *fault; /* point before the step */
+    int (*run)(struct work *w, struct sp_error *err);
+} steps[] = {
+    {"start.source", check_source},    {"start.directory", make_directory}, {"start.disk", clone_disk},
+    {"start.state", open_state},       {"start.boot_files", open_boot_files}, {"start.sockets", make_sockets},
+    {"start.cgroup", make_cgroup},     {"start.config", write_config},      {"start.mounts", make_mounts},
+    {"start.fork", fork_child},        {"start.ready", wait_ready},         {"start.record", write_record},
+    {"start.release", release},        {"start.confirm", confirm},
+};
+
+int vm_start(const struct vm_start *start, struct vm_record *record, struct sp_error *err) {
+    struct work w = {.start = start, .record = record, .dir = -1, .run_dir = -1, .null = -1, .log = -1, .disk = -1,
+                     .memory = -1, .devices = -1, .kernel = -1, .initrd = -1, .control = -1, .guest = -1, .config = -1,
+                     .mounts = {-1, -1, -1, -1, -1}, .cgroup = {.clone_fd = -1, .task_fds = {-1, -1, -1}}};
+    int r = 0;
+
+    vm_child_init(&w.child);
+    for (size_t i = 0; i < ARRAY_SIZE(steps) && r == 0; i++) {
+        r = fault_point(steps[i].fault, err);
+        if (r == 0)
+            r = steps[i].run(&w, err);
+    }
+    if (r < 0)
+        vm_child_kill(&w.child);
+    else
+        vm_child_leave(&w.child);
+    work_done(&w);
+    return r;
+}
