@@ -63,9 +63,10 @@ static int problem_to_error(const struct http_result *res, struct sp_error *err)
     _cleanup_json_ json_t *j = NULL;
     char detail[220];
     if (json_parse(res->body, res->body_len, API_ANSWER_MAX, &j, NULL) < 0 || !json_is_object(j))
-        return sp_error_set(err, res->status >= 500 ? SP_E_UNAVAILABLE : SP_E_PROTOCOL, "the API answered %d without a reason",
-                            res->status);
-    const char *code = json_string_value(json_object_get(j, "code")), *text = json_string_value(json_object_get(j, "detail"));
+        return sp_error_set(err, res->status >= 500 ? SP_E_UNAVAILABLE : SP_E_PROTOCOL,
+                            "the API answered %d without a reason", res->status);
+    const char *code = json_string_value(json_object_get(j, "code")),
+               *text = json_string_value(json_object_get(j, "detail"));
     const char *field = json_string_value(json_object_get(j, "field"));
     enum sp_code c = SP_E_PROTOCOL;
     if (!code || !sp_code_from_name(code, &c))
@@ -91,9 +92,16 @@ int api_call(const struct api *a, const char *method, const char *target, const 
     id_generate(key, "key");
     const struct http_header headers[] = {{"Idempotency-Key", key}};
     const bool mutation = strcmp(method, "GET") != 0;
-    struct http_request req = {.origin = a->url, .method = method, .target = target, .bearer = a->token, .body = text,
-                               .body_len = text ? strlen(text) : 0, .content_type = text ? "application/json" : NULL,
-                               .headers = headers, .n_headers = mutation ? 1 : 0, .timeout_ms = 120000,
+    struct http_request req = {.origin = a->url,
+                               .method = method,
+                               .target = target,
+                               .bearer = a->token,
+                               .body = text,
+                               .body_len = text ? strlen(text) : 0,
+                               .content_type = text ? "application/json" : NULL,
+                               .headers = headers,
+                               .n_headers = mutation ? 1 : 0,
+                               .timeout_ms = 120000,
                                .response_max = API_ANSWER_MAX};
     for (unsigned attempt = 0;; attempt++) {
         _cleanup_http_result_ struct http_result res = {0};
@@ -107,7 +115,8 @@ int api_call(const struct api *a, const char *method, const char *target, const 
         }
         if (r == 0)
             r = problem_to_error(&res, &why);
-        bool again = why.code == SP_E_UNAVAILABLE || why.code == SP_E_TIMEOUT || (why.code == SP_E_PROTOCOL && res.status == 0);
+        bool again =
+            why.code == SP_E_UNAVAILABLE || why.code == SP_E_TIMEOUT || (why.code == SP_E_PROTOCOL && res.status == 0);
         if (!again || attempt + 1 == API_TRIES) {
             if (err)
                 *err = why;
@@ -119,17 +128,18 @@ int api_call(const struct api *a, const char *method, const char *target, const 
 
 static int operation_outcome(const json_t *op, struct sp_error *err) {
     const json_t *e = json_object_get(op, "error");
-    const char *code = json_string_value(json_object_get(e, "code")), *text = json_string_value(json_object_get(e, "message"));
+    const char *code = json_string_value(json_object_get(e, "code")),
+               *text = json_string_value(json_object_get(e, "message"));
     char shown[200];
     if (strcmp(json_string_value(json_object_get(op, "state")) ?: "", "succeeded") == 0)
         return 0;
     text_escape(shown, sizeof shown, text ? text : "", text ? strlen(text) : 0);
-    return sp_error_set(err, SP_E_VMM, "%s failed: %s (%s)", json_string_value(json_object_get(op, "kind")) ?: "operation",
-                        shown, code ? code : "unknown");
+    return sp_error_set(err, SP_E_VMM, "%s failed: %s (%s)",
+                        json_string_value(json_object_get(op, "kind")) ?: "operation", shown, code ? code : "unknown");
 }
 
-int api_wait_operation(const struct api *a, const char *operation_id, const char *doing, uint64_t timeout_ms, json_t **ret,
-                       struct sp_error *err) {
+int api_wait_operation(const struct api *a, const char *operation_id, const char *doing, uint64_t timeout_ms,
+                       json_t **ret, struct sp_error *err) {
     struct deadline d = deadline_in_ms(timeout_ms);
     uint64_t begun = clock_monotonic_ns();
     unsigned wait_s = 1; /* short first, so that something slow is said after a second */
@@ -165,7 +175,8 @@ int api_list(const struct api *a, const char *target, json_t **ret, struct sp_er
     while (json_array_size(all) < API_ITEMS_MAX) {
         _cleanup_json_ json_t *page = NULL;
         const char *sep = strchr(target, '?') ? "&" : "?";
-        if (!text_printf(page_target, sizeof page_target, "%s%slimit=200%s%s", target, sep, *cursor ? "&cursor=" : "", cursor))
+        if (!text_printf(page_target, sizeof page_target, "%s%slimit=200%s%s", target, sep, *cursor ? "&cursor=" : "",
+                         cursor))
             return sp_error_set(err, SP_E_INVALID, "filter too long");
         int r = api_call(a, "GET", page_target, NULL, &page, err);
         if (r < 0)

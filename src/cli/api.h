@@ -9,7 +9,7 @@
 #include "model/settings.h"
 
 struct api {
-    char url[256];   /* management API: http://host:port */
+    char url[256]; /* management API: http://host:port */
     char token[96];
 };
 
@@ -20,7 +20,7 @@ void api_close(struct api *a); /* wipes the token */
 int api_call(const struct api *a, const char *method, const char *target, const json_t *body, json_t **ret,
              struct sp_error *err);
 /* Waits until the operation is final, saying so on a terminal once it takes over a second. A failed operation is an error. */
-int api_wait_operation(const struct api *a, const char *operation_id, const char *doing, uint64_t timeout_ms, json_t **ret,
-                       struct sp_error *err);
+int api_wait_operation(const struct api *a, const char *operation_id, const char *doing, uint64_t timeout_ms,
+                       json_t **ret, struct sp_error *err);
 /* All pages of a list, as one array. `target` may have a query. */
 int api_list(const struct api *a, const char *target, json_t **ret, struct sp_error *err);

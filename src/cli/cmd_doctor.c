@@ -47,7 +47,8 @@ static void check_kvm(const struct settings *s, struct finding *f) {
     if (access("/dev/kvm", R_OK | W_OK) == 0)
         say(f, VERDICT_OK, "/dev/kvm works: guests run in hardware");
     else if (strcmp(s->accelerator, "kvm") == 0)
-        say(f, VERDICT_MISSING, "accelerator = kvm, but /dev/kvm cannot be opened; use auto or tcg, or enable virtualisation");
+        say(f, VERDICT_MISSING,
+            "accelerator = kvm, but /dev/kvm cannot be opened; use auto or tcg, or enable virtualisation");
     else
         say(f, VERDICT_NOTE, "no /dev/kvm: guests are emulated (tcg), still real VMs, 5 to 7 times slower inside");
 }
@@ -85,8 +86,8 @@ static void check_kernel(const struct settings *s, struct finding *f) {
     if (!has_lean && !has_stock)
         say(f, VERDICT_MISSING, "no guest kernel in %.120s: run `./do kernel stock`", s->kernel_dir);
     else
-        say(f, VERDICT_OK, "guest kernels:%s%s; setting kernel = %s", has_lean ? " lean" : "", has_stock ? " stock" : "",
-            s->kernel);
+        say(f, VERDICT_OK, "guest kernels:%s%s; setting kernel = %s", has_lean ? " lean" : "",
+            has_stock ? " stock" : "", s->kernel);
 }
 
 static void check_store(const struct settings *s, struct finding *f) {
@@ -107,7 +108,8 @@ static void check_loop(const struct settings *s, struct finding *f) {
     if (access("/dev/loop-control", R_OK | W_OK) == 0)
         say(f, VERDICT_OK, "loop devices can be made");
     else
-        say(f, VERDICT_MISSING, "/dev/loop-control cannot be opened: without it there is no store image and no tar or OCI build");
+        say(f, VERDICT_MISSING,
+            "/dev/loop-control cannot be opened: without it there is no store image and no tar or OCI build");
 }
 
 static void check_tun(const struct settings *s, struct finding *f) {
@@ -130,7 +132,8 @@ static void check_cgroup(const struct settings *s, struct finding *f) {
             say(f, VERDICT_MISSING, "cgroup v2 lacks one of cpu, memory, pids (it has: %.120s)", controllers);
         return;
     }
-    bool all = access("/sys/fs/cgroup/memory/cgroup.procs", F_OK) == 0 && access("/sys/fs/cgroup/pids/cgroup.procs", F_OK) == 0 &&
+    bool all = access("/sys/fs/cgroup/memory/cgroup.procs", F_OK) == 0 &&
+               access("/sys/fs/cgroup/pids/cgroup.procs", F_OK) == 0 &&
                access("/sys/fs/cgroup/cpu/cgroup.procs", F_OK) == 0;
     if (all)
         say(f, VERDICT_OK, "cgroup v1 with cpu, memory and pids");
@@ -144,8 +147,8 @@ static void check_memory(const struct settings *s, struct finding *f) {
         return;
     uint64_t mib = (uint64_t)si.totalram * si.mem_unit >> 20;
     if (mib < s->memory_reserve_mib + 512)
-        say(f, VERDICT_MISSING, "%llu MiB of memory; %llu are reserved for the host, so no sandbox fits", (unsigned long long)mib,
-            (unsigned long long)s->memory_reserve_mib);
+        say(f, VERDICT_MISSING, "%llu MiB of memory; %llu are reserved for the host, so no sandbox fits",
+            (unsigned long long)mib, (unsigned long long)s->memory_reserve_mib);
     else
         say(f, VERDICT_OK, "%llu MiB of memory, %llu kept for the host", (unsigned long long)mib,
             (unsigned long long)s->memory_reserve_mib);
@@ -176,7 +179,8 @@ static void check_files(const struct settings *s, struct finding *f) {
     (void)s;
     if (getrlimit(RLIMIT_NOFILE, &r) < 0)
         return;
-    say(f, r.rlim_max < 4096 ? VERDICT_NOTE : VERDICT_OK, "up to %llu open files a process", (unsigned long long)r.rlim_max);
+    say(f, r.rlim_max < 4096 ? VERDICT_NOTE : VERDICT_OK, "up to %llu open files a process",
+        (unsigned long long)r.rlim_max);
 }
 
 static void check_running(const struct settings *s, struct finding *f) {
@@ -190,17 +194,17 @@ static void check_running(const struct settings *s, struct finding *f) {
     else if (res.status == 200)
         say(f, VERDICT_OK, "running, API on http://%s", s->control_listen);
     else
-        say(f, VERDICT_MISSING, "the API on %s says it is not ready (%d); see the logs in %s/log", s->control_listen, res.status,
-            s->state_dir);
+        say(f, VERDICT_MISSING, "the API on %s says it is not ready (%d); see the logs in %s/log", s->control_listen,
+            res.status, s->state_dir);
 }
 
 static const struct {
     const char *name;
     void (*check)(const struct settings *s, struct finding *f);
 } checks[] = {
-    {"user", check_root},     {"kvm", check_kvm},       {"qemu", check_qemu},         {"kernel", check_kernel},
-    {"store", check_store},   {"loop", check_loop},     {"tap", check_tun},           {"cgroup", check_cgroup},
-    {"memory", check_memory}, {"disk", check_disk},     {"database", check_database}, {"files", check_files},
+    {"user", check_root},      {"kvm", check_kvm},   {"qemu", check_qemu},         {"kernel", check_kernel},
+    {"store", check_store},    {"loop", check_loop}, {"tap", check_tun},           {"cgroup", check_cgroup},
+    {"memory", check_memory},  {"disk", check_disk}, {"database", check_database}, {"files", check_files},
     {"system", check_running},
 };
 
@@ -214,15 +218,16 @@ int cmd_doctor(const struct command_args *in, int *ret_status, struct sp_error *
         struct finding f = {.text = "could not be looked at"};
         checks[i].check(in->settings, &f);
         missing += f.verdict == VERDICT_MISSING;
-        json_array_append_new(all, json_pack("{s:s,s:s,s:s}", "check", checks[i].name, "verdict", verdict_names[f.verdict],
-                                             "text", f.text));
+        json_array_append_new(all, json_pack("{s:s,s:s,s:s}", "check", checks[i].name, "verdict",
+                                             verdict_names[f.verdict], "text", f.text));
         if (output_format() == OUTPUT_TABLE)
             (void)printf("%-8s %-9s %s\n", verdict_names[f.verdict], checks[i].name, f.text);
     }
     if (output_format() == OUTPUT_JSON)
         output_list(all, NULL, 0);
     else
-        (void)printf("\n%s\n", missing ? "What is MISSING keeps sandboxes from starting here." : "Sandboxes can run here.");
+        (void)printf("\n%s\n",
+                     missing ? "What is MISSING keeps sandboxes from starting here." : "Sandboxes can run here.");
     json_decref(all);
     *ret_status = missing ? 1 : 0;
     return 0;

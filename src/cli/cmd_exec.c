@@ -21,9 +21,11 @@ struct exec_options {
     const char *timeout;
     bool detach, keep;
 };
-#define EXEC_OPTION_ROWS(o)                                                                                           \
+#define EXEC_OPTION_ROWS(o)                                                                                            \
     {"--user", 'u', OPTION_VALUE, &(o).req.user}, {"--cwd", 'w', OPTION_VALUE, &(o).req.cwd},                          \
-        {"--timeout", 0, OPTION_VALUE, &(o).timeout}, {"--stdin", 'i', OPTION_FLAG, &(o).req.with_stdin}
+        {"--timeout", 0, OPTION_VALUE, &(o).timeout}, {                                                                \
+        "--stdin", 'i', OPTION_FLAG, &(o).req.with_stdin                                                               \
+    }
 
 static int finish_options(struct exec_options *o, const char *const *argv, struct sp_error *err) {
     o->req.argv = argv;
@@ -51,14 +53,16 @@ int cmd_exec(const struct command_args *in, int *ret_status, struct sp_error *er
     struct exec_options o = {0};
     const char *env[OPTION_LIST_MAX + 1] = {0};
     struct api a;
-    const struct option_row rows[] = {EXEC_OPTION_ROWS(o), {"--env", 'e', OPTION_LIST, env},
+    const struct option_row rows[] = {EXEC_OPTION_ROWS(o),
+                                      {"--env", 'e', OPTION_LIST, env},
                                       {"--detach", 'd', OPTION_FLAG, &o.detach}};
     int r = command_options(&args, rows, ARRAY_SIZE(rows), true, err);
     if (r < 0 || (r = command_expect(&args, 2, INT32_MAX, "SANDBOX -- COMMAND [ARG]…", err)) < 0)
         return r;
     o.req.sandbox_id = args.argv[0];
     o.req.env = env;
-    if ((r = finish_options(&o, (const char *const *)args.argv + 1, err)) < 0 || (r = api_open(&a, in->settings, err)) < 0)
+    if ((r = finish_options(&o, (const char *const *)args.argv + 1, err)) < 0 ||
+        (r = api_open(&a, in->settings, err)) < 0)
         return r;
     r = run_session(&a, &o, ret_status, err);
     api_close(&a);
@@ -79,6 +83,7 @@ static int create_and_run(const struct api *a, const struct sandbox_options *so,
     else if (r == 0) {
         o->req.sandbox_id = id;
         r = run_session(a, o, ret_status, err);
+        o->req.sandbox_id = NULL;
     }
     (void)sigaction(SIGINT, &act, NULL);
     if (*id && !o->keep && sandbox_delete(a, id, true, &delete_error) < 0) {
@@ -96,11 +101,14 @@ int cmd_run(const struct command_args *in, int *ret_status, struct sp_error *err
     struct exec_options o = {0};
     struct sandbox_options so = {0};
     struct api a;
-    const struct option_row rows[] = {SANDBOX_OPTION_ROWS(so), EXEC_OPTION_ROWS(o), {"--keep", 0, OPTION_FLAG, &o.keep}};
+    const struct option_row rows[] = {SANDBOX_OPTION_ROWS(so),
+                                      EXEC_OPTION_ROWS(o),
+                                      {"--keep", 0, OPTION_FLAG, &o.keep}};
     int r = command_options(&args, rows, ARRAY_SIZE(rows), true, err);
     if (r < 0 || (r = command_expect(&args, 2, INT32_MAX, "TEMPLATE -- COMMAND [ARG]…", err)) < 0)
         return r;
-    if ((r = finish_options(&o, (const char *const *)args.argv + 1, err)) < 0 || (r = api_open(&a, in->settings, err)) < 0)
+    if ((r = finish_options(&o, (const char *const *)args.argv + 1, err)) < 0 ||
+        (r = api_open(&a, in->settings, err)) < 0)
         return r;
     r = create_and_run(&a, &so, &o, args.argv[0], ret_status, err);
     api_close(&a);

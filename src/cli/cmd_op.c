@@ -6,8 +6,14 @@
 #include "cli/output.h"
 
 static const struct output_column columns[] = {
-    {"ID", "id"}, {"KIND", "kind"}, {"STATE", "state"}, {"SANDBOX", "sandbox_id"}, {"ACCEPTED", "accepted_at"},
-    {"STARTED", "started_at"}, {"FINISHED", "finished_at"}, {"ERROR", "error"},
+    {"ID", "id"},
+    {"KIND", "kind"},
+    {"STATE", "state"},
+    {"SANDBOX", "sandbox_id"},
+    {"ACCEPTED", "accepted_at"},
+    {"STARTED", "started_at"},
+    {"FINISHED", "finished_at"},
+    {"ERROR", "error"},
 };
 
 int cmd_op_get(const struct command_args *in, int *ret_status, struct sp_error *err) {

@@ -12,15 +12,34 @@
 #define DELETE_WAIT_MS 60000
 
 static const struct output_column sandbox_columns[] = {
-    {"ID", "id"},         {"NAME", "name"},   {"STATE", "state"}, {"READY", "ready"},
-    {"TEMPLATE", "template.name"}, {"TAG", "template.tag"}, {"CREATED", "created_at"},
+    {"ID", "id"},
+    {"NAME", "name"},
+    {"STATE", "state"},
+    {"READY", "ready"},
+    {"TEMPLATE", "template.name"},
+    {"TAG", "template.tag"},
+    {"CREATED", "created_at"},
 };
 static const struct output_column sandbox_details[] = {
-    {"id", "id"},           {"name", "name"},         {"state", "state"},   {"ready", "ready"},
-    {"template", "template.name"}, {"tag", "template.tag"}, {"digest", "template.digest"}, {"vcpus", "resources.vcpus"},
-    {"memory_mib", "resources.memory_mib"}, {"node", "node_id"}, {"accelerator", "accelerator"}, {"kernel", "kernel"},
-    {"vmm", "vmm"},         {"metadata", "metadata"}, {"error", "error"},   {"timings", "timings"},
-    {"created", "created_at"}, {"started", "started_at"}, {"deleted", "deleted_at"},
+    {"id", "id"},
+    {"name", "name"},
+    {"state", "state"},
+    {"ready", "ready"},
+    {"template", "template.name"},
+    {"tag", "template.tag"},
+    {"digest", "template.digest"},
+    {"vcpus", "resources.vcpus"},
+    {"memory_mib", "resources.memory_mib"},
+    {"node", "node_id"},
+    {"accelerator", "accelerator"},
+    {"kernel", "kernel"},
+    {"vmm", "vmm"},
+    {"metadata", "metadata"},
+    {"error", "error"},
+    {"timings", "timings"},
+    {"created", "created_at"},
+    {"started", "started_at"},
+    {"deleted", "deleted_at"},
 };
 
 static int put_number(json_t *obj, const char *key, const char *text, const char *option, struct sp_error *err) {

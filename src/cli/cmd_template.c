@@ -20,7 +20,8 @@ static int parse_reference(const char *text, struct reference *ret, struct sp_er
     size_t n = strcspn(text, ":@");
     const char *rest = text[n] ? text + n + 1 : "";
     if (n == 0 || n > 64 || strlen(rest) > 64 || (text[n] && !*rest) || strchr(text, '/'))
-        return sp_error_field(err, SP_E_INVALID, "NAME", "must be NAME, NAME:TAG or NAME@DIGEST, at most 64 bytes each");
+        return sp_error_field(err, SP_E_INVALID, "NAME",
+                              "must be NAME, NAME:TAG or NAME@DIGEST, at most 64 bytes each");
     (void)text_printf(ret->name, sizeof ret->name, "%.*s", (int)n, text);
     (void)text_copy(text[n] == '@' ? ret->digest : ret->tag, sizeof ret->tag, rest);
     return 0;
@@ -53,16 +54,18 @@ static int choose_source(struct build_options *o, struct template_build *b, char
         b->image_tag = colon + 1;
     }
     if (!text_to_u64(o->disk_mib, TEMPLATE_DISK_MIB_MIN, TEMPLATE_DISK_MIB_MAX, &b->disk_mib))
-        return sp_error_field(err, SP_E_INVALID, "--disk-mib", "must be %d to %d", TEMPLATE_DISK_MIB_MIN, TEMPLATE_DISK_MIB_MAX);
+        return sp_error_field(err, SP_E_INVALID, "--disk-mib", "must be %d to %d", TEMPLATE_DISK_MIB_MIN,
+                              TEMPLATE_DISK_MIB_MAX);
     b->manifest_path = o->manifest;
     return 0;
 }
 
-static int register_template(const struct api *a, const struct reference *ref, const struct template_result *res, bool shared,
-                             struct sp_error *err) {
+static int register_template(const struct api *a, const struct reference *ref, const struct template_result *res,
+                             bool shared, struct sp_error *err) {
     _cleanup_json_ json_t *body =
-        json_pack("{s:s,s:s,s:s,s:I,s:O,s:b}", "name", ref->name, "tag", *ref->tag ? ref->tag : "latest", "digest", res->digest,
-                  "size_bytes", (json_int_t)res->disk_bytes, "manifest", res->manifest, "shared", shared ? 1 : 0);
+        json_pack("{s:s,s:s,s:s,s:I,s:O,s:b}", "name", ref->name, "tag", *ref->tag ? ref->tag : "latest", "digest",
+                  res->digest, "size_bytes", (json_int_t)res->disk_bytes, "manifest", res->manifest, "shared",
+                  shared ? 1 : 0);
     return body ? api_call(a, "POST", "/v1/templates", body, NULL, err)
                 : sp_error_field(err, SP_E_INVALID, "NAME", "must be UTF-8");
 }
@@ -100,7 +103,8 @@ int cmd_template_build(const struct command_args *in, int *ret_status, struct sp
     if (r == 0 && res.skipped)
         (void)fprintf(stderr, "space: left out %llu device nodes, sockets or FIFOs\n", (unsigned long long)res.skipped);
     if (r == 0)
-        (void)printf("%s:%s@%s%s\n", ref.name, *ref.tag ? ref.tag : "latest", res.digest, res.existed ? " (was there)" : "");
+        (void)printf("%s:%s@%s%s\n", ref.name, *ref.tag ? ref.tag : "latest", res.digest,
+                     res.existed ? " (was there)" : "");
     template_result_done(&res);
     return r;
 }
@@ -122,7 +126,9 @@ int cmd_template_ls(const struct command_args *in, int *ret_status, struct sp_er
 }
 
 int cmd_template_get(const struct command_args *in, int *ret_status, struct sp_error *err) {
-    static const struct output_column columns[] = {{"name", "name"}, {"shared", "shared"}, {"tags", "tags"},
+    static const struct output_column columns[] = {{"name", "name"},
+                                                   {"shared", "shared"},
+                                                   {"tags", "tags"},
                                                    {"releases", "releases"}};
     _cleanup_json_ json_t *t = NULL;
     struct reference ref;
@@ -168,7 +174,10 @@ int cmd_template_rm(const struct command_args *in, int *ret_status, struct sp_er
     if (r < 0 || (r = parse_reference(in->argv[0], &ref, err)) < 0 || (r = api_open(&a, in->settings, err)) < 0)
         return r;
     (void)text_printf(target, sizeof target, "/v1/templates/%s%s%s", ref.name,
-                      *ref.digest ? "/releases/" : *ref.tag ? "/tags/" : "", *ref.digest ? ref.digest : ref.tag);
+                      *ref.digest ? "/releases/"
+                      : *ref.tag  ? "/tags/"
+                                  : "",
+                      *ref.digest ? ref.digest : ref.tag);
     r = api_call(&a, "DELETE", target, NULL, NULL, err);
     api_close(&a);
     return r;

@@ -121,13 +121,16 @@ int cmd_up(const struct command_args *in, int *ret_status, struct sp_error *err)
     if (r < 0 || (r = need_root("up", err)) < 0)
         return r;
     output_progress("preparing %s", in->settings->state_dir);
-    if ((r = prepare(&sys, err)) < 0 || (r = supervisor_spawn(sys.s, sys.services, sys.n_services, &started, err)) < 0 ||
+    if ((r = prepare(&sys, err)) < 0 ||
+        (r = supervisor_spawn(sys.s, sys.services, sys.n_services, &started, err)) < 0 ||
         (r = wait_ready(&sys, err)) < 0)
         return r;
-    (void)printf("%s\n  API         http://%s\n  data plane  %s\n  state       %s (logs in log/, admin token in etc/admin_token)\n"
+    (void)printf("%s\n  API         http://%s\n  data plane  %s\n  state       %s (logs in log/, admin token in "
+                 "etc/admin_token)\n"
                  "  database    %s\n",
                  started ? "SPACE is up." : "SPACE was up already.", sys.s->control_listen, sys.s->gateway_url,
-                 sys.s->state_dir, sys.private_database ? "private PostgreSQL cluster in db/" : "the server in database_url");
+                 sys.s->state_dir,
+                 sys.private_database ? "private PostgreSQL cluster in db/" : "the server in database_url");
     text_wipe(sys.admin_token, sizeof sys.admin_token);
     return 0;
 }
@@ -173,7 +176,8 @@ int cmd_down(const struct command_args *in, int *ret_status, struct sp_error *er
         return 0;
     }
     if ((r = database_find(sys.s, &sys.database, &sys.private_database, err)) < 0 ||
-        (r = services_build(sys.s, sys.private_database ? &sys.database : NULL, sys.services, &sys.n_services, err)) < 0 ||
+        (r = services_build(sys.s, sys.private_database ? &sys.database : NULL, sys.services, &sys.n_services, err)) <
+            0 ||
         (r = supervisor_stop(sys.s, sys.services, sys.n_services, err)) < 0)
         return r;
     if (!keep && (r = release_host(&sys, err)) < 0)

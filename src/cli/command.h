@@ -28,7 +28,7 @@ struct option_row {
     const char *name; /* "--name" */
     char short_name;  /* 'o' or 0 */
     enum option_kind kind;
-    void *target;     /* bool *, const char **, or const char *[OPTION_LIST_MAX + 1] */
+    void *target; /* bool *, const char **, or const char *[OPTION_LIST_MAX + 1] */
 };
 #define OPTION_LIST_MAX 64
 /* Takes options out of args up to "--" or, with stop_at_word, the first word that is none. *ret_argc/argv is what is left

@@ -194,7 +194,10 @@ static void on_head(struct http_call *c, void *user, const struct http_response 
     }
     if (r->status == 503 || r->status == 502 || r->status == 429) /* tried again when the call is done */
         return;
-    (void)sp_error_set(&f->error, r->status == 401 ? SP_E_UNAUTHORIZED : r->status == 410 ? SP_E_GONE : SP_E_CONFLICT,
+    (void)sp_error_set(&f->error,
+                       r->status == 401   ? SP_E_UNAUTHORIZED
+                       : r->status == 410 ? SP_E_GONE
+                                          : SP_E_CONFLICT,
                        "the data plane refused the session (%d)", r->status);
     finish(f, -(int)f->error.code);
 }
@@ -222,8 +225,13 @@ static void connect_events(struct follow *f) {
     char last[SSE_ID_MAX + 1];
     (void)text_copy(last, sizeof last, f->sse.id);
     const struct http_header headers[] = {{"Accept", "text/event-stream"}, {"Last-Event-ID", last}};
-    struct http_request req = {.origin = f->origin, .target = f->target, .bearer = f->session->token, .headers = headers,
-                               .n_headers = *last ? 2 : 1, .stream_response = true, .idle_timeout_ms = 45000};
+    struct http_request req = {.origin = f->origin,
+                               .target = f->target,
+                               .bearer = f->session->token,
+                               .headers = headers,
+                               .n_headers = *last ? 2 : 1,
+                               .stream_response = true,
+                               .idle_timeout_ms = 45000};
     sse_decoder_done(&f->sse);
     sse_decoder_init(&f->sse, EVENT_MAX);
     (void)text_copy(f->sse.id, sizeof f->sse.id, last);
@@ -244,8 +252,13 @@ static int post(struct follow *f, const char *what, const char *content_type, co
     size_t base = strlen(f->target) - strlen("events");
     if (!text_printf(target, sizeof target, "%.*s%s", (int)base, f->target, what))
         return -SP_E_INTERNAL;
-    struct http_request req = {.origin = f->origin, .method = "POST", .target = target, .bearer = f->session->token,
-                               .content_type = content_type, .body = body, .body_len = len};
+    struct http_request req = {.origin = f->origin,
+                               .method = "POST",
+                               .target = target,
+                               .bearer = f->session->token,
+                               .content_type = content_type,
+                               .body = body,
+                               .body_len = len};
     return http_call_start(f->client, &req, events, f, ret, NULL);
 }
 

@@ -9,7 +9,8 @@
 #include <string.h>
 
 static const struct command commands[] = {
-    {"up", "", "start the whole system on this machine", "Needs root. Safe to repeat: starts what is not running.", cmd_up},
+    {"up", "", "start the whole system on this machine", "Needs root. Safe to repeat: starts what is not running.",
+     cmd_up},
     {"down", "[--keep-sandboxes]", "stop the system and its sandboxes", NULL, cmd_down},
     {"doctor", "", "say what this host has and lacks", NULL, cmd_doctor},
     {"supervise", "", "run the daemons in the foreground (what `up` does in the background)", NULL, cmd_supervise},
@@ -21,7 +22,8 @@ static const struct command commands[] = {
     {"run", "TEMPLATE [create and exec options] [--keep] -- COMMAND [ARG]…", "create, run one command, delete",
      "The exit status is the command's; 128 + N when signal N ended it.", cmd_run},
     {"exec", "SANDBOX [-i] [--user U] [--cwd D] [--env K=V]… [--timeout S] [--detach] -- COMMAND [ARG]…",
-     "run a command in a sandbox", "-i passes standard input on. Ctrl-C reaches the command; the third one detaches.", cmd_exec},
+     "run a command in a sandbox", "-i passes standard input on. Ctrl-C reaches the command; the third one detaches.",
+     cmd_exec},
     {"logs", "SESSION", "show the output of a command started with exec --detach", NULL, cmd_logs},
     {"op get", "OPERATION", "show an operation", NULL, cmd_op_get},
     {"op ls", "[SANDBOX]", "list operations", NULL, cmd_op_ls},
@@ -68,8 +70,8 @@ static int unknown(int argc, char **argv) {
                      argc > 1 ? argv[1] : ""))
         word[0] = '\0';
     const char *near = text_nearest(word, names, ARRAY_SIZE(commands));
-    (void)fprintf(stderr, "space: no command %s%s%s%s; see: space help\n", word, near ? "; did you mean " : "", near ? near : "",
-                  near ? "?" : "");
+    (void)fprintf(stderr, "space: no command %s%s%s%s; see: space help\n", word, near ? "; did you mean " : "",
+                  near ? near : "", near ? "?" : "");
     return 64;
 }
 

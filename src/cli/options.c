@@ -5,7 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-static const struct option_row *find(const struct option_row *rows, size_t n, const char *word, const char **ret_value) {
+static const struct option_row *find(const struct option_row *rows, size_t n, const char *word,
+                                     const char **ret_value) {
     const char *eq = strchr(word, '=');
     size_t len = eq ? (size_t)(eq - word) : strlen(word);
     *ret_value = eq ? eq + 1 : NULL;
@@ -84,6 +85,6 @@ int command_options(struct command_args *args, const struct option_row *rows, si
 int command_expect(const struct command_args *args, int min, int max, const char *what, struct sp_error *err) {
     if (args->argc >= min && args->argc <= max)
         return 0;
-    return sp_error_set(err, SP_E_INVALID, "%s: %d given; expected %s", args->argc < min ? "too few words" : "too many words",
-                        args->argc, what);
+    return sp_error_set(err, SP_E_INVALID, "%s: %d given; expected %s",
+                        args->argc < min ? "too few words" : "too many words", args->argc, what);
 }

@@ -99,14 +99,14 @@ void output_list(const json_t *items, const struct output_column *columns, size_
     }
     for (size_t c = 0; c < n && c < COLUMNS_MAX; c++) {
         width[c] = strlen(columns[c].title);
-        json_array_foreach(items, i, item) {
+        json_array_foreach (items, i, item) {
             cell(item, columns[c].path, text);
             width[c] = strlen(text) > width[c] ? strlen(text) : width[c];
         }
     }
     for (size_t c = 0; c < n; c++)
         (void)printf("%-*s%s", c + 1 < n ? (int)width[c] : 0, columns[c].title, c + 1 < n ? "  " : "\n");
-    json_array_foreach(items, i, item) {
+    json_array_foreach (items, i, item) {
         for (size_t c = 0; c < n; c++) {
             cell(item, columns[c].path, text);
             (void)printf("%-*s%s", c + 1 < n ? (int)width[c] : 0, text, c + 1 < n ? "  " : "\n");

@@ -17,8 +17,9 @@ static int session_path(const char *id, bool make, char *dst, size_t size, struc
     char dir[PATH_SIZE];
     if (!id_is_valid(id, "ses"))
         return sp_error_field(err, SP_E_INVALID, "SESSION", "%.40s is no session id", id);
-    bool ok = state && *state == '/' ? text_printf(dir, sizeof dir, "%s/space/sessions", state)
-                                     : text_printf(dir, sizeof dir, "%s/.local/state/space/sessions", home ? home : "/root");
+    bool ok = state && *state == '/'
+                  ? text_printf(dir, sizeof dir, "%s/space/sessions", state)
+                  : text_printf(dir, sizeof dir, "%s/.local/state/space/sessions", home ? home : "/root");
     if (!ok || !text_printf(dst, size, "%s/%s.json", dir, id))
         return sp_error_set(err, SP_E_INVALID, "the home directory's path is too long");
     for (char *p = dir + 1; make && (p = strchr(p, '/')); *p++ = '/') {
@@ -36,7 +37,8 @@ int session_file_write(const struct exec_session *session, struct sp_error *err)
     int r = session_path(session->id, true, path, sizeof path, err);
     if (r < 0)
         return r;
-    _cleanup_json_ json_t *j = json_pack("{s:s,s:s}", "attach_url", session->attach_url, "attachment_token", session->token);
+    _cleanup_json_ json_t *j =
+        json_pack("{s:s,s:s}", "attach_url", session->attach_url, "attachment_token", session->token);
     _cleanup_free_ char *text = j ? json_print(j) : NULL;
     if (!text)
         return sp_error_set(err, SP_E_INTERNAL, "out of memory");

@@ -86,8 +86,8 @@ static int make_disk(const struct template_build *b, const struct build_paths *p
 }
 
 /* Moves the finished directory under its digest; another build of the same content may have been faster. */
-static int seal(const struct template_build *b, const struct build_paths *p, struct template_result *res, const char *text,
-                struct sp_error *err) {
+static int seal(const struct template_build *b, const struct build_paths *p, struct template_result *res,
+                const char *text, struct sp_error *err) {
     char ready[600], final[600];
     if (!text_printf(ready, sizeof ready, "%s/ready", p->work) ||
         !text_printf(final, sizeof final, "%s/templates/%s", b->store_dir, res->digest))
@@ -142,7 +142,8 @@ int template_build_run(const struct template_build *b, struct template_result *r
     if (geteuid() != 0)
         r = sp_error_set(err, SP_E_FORBIDDEN, "building a template needs root (it keeps the owners of files)");
     else if (b->disk_mib < TEMPLATE_DISK_MIB_MIN || b->disk_mib > TEMPLATE_DISK_MIB_MAX)
-        r = sp_error_field(err, SP_E_INVALID, "--disk-mib", "must be %d to %d", TEMPLATE_DISK_MIB_MIN, TEMPLATE_DISK_MIB_MAX);
+        r = sp_error_field(err, SP_E_INVALID, "--disk-mib", "must be %d to %d", TEMPLATE_DISK_MIB_MIN,
+                           TEMPLATE_DISK_MIB_MAX);
     if (r == 0 && (r = prepare_paths(b, p, err)) == 0) {
         r = build_into(b, p, &res, err);
         (void)dir_remove_tree(AT_FDCWD, p->work, &ignored);

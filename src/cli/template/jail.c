@@ -39,6 +39,8 @@ struct report_message {
 
 static const char *const mke2fs_env[] = {"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "E2FSPROGS_FAKE_TIME=1700000000", NULL};
 #define IMAGE_UUID "5a0ace00-0000-4000-8000-000000000001"
+#define IMAGE_OPTIONS "hash_seed=" IMAGE_UUID ",lazy_itable_init=1,lazy_journal_init=1,root_owner=0:0,nodiscard"
+#define SCRATCH_OPTIONS "hash_seed=" IMAGE_UUID ",lazy_itable_init=1,nodiscard"
 
 static int run_tool(const char *const *argv, struct sp_error *err) {
     _cleanup_buf_ struct buf out;
@@ -56,9 +58,8 @@ static int make_sparse(const char *path, uint64_t size, struct sp_error *err) {
 }
 
 int build_make_image(const char *tree, const char *image, uint64_t disk_mib, struct sp_error *err) {
-    const char *const argv[] = {"/usr/sbin/mke2fs", "-q", "-F", "-t", "ext4", "-m", "1", "-L", "root", "-U", IMAGE_UUID,
-                                "-E", "hash_seed=" IMAGE_UUID ",lazy_itable_init=1,lazy_journal_init=1,root_owner=0:0,nodiscard",
-                                "-d", tree, image, NULL};
+    const char *const argv[] = {"/usr/sbin/mke2fs", "-q", "-F",          "-t", "ext4", "-m",  "1", "-L", "root", "-U",
+                                IMAGE_UUID,         "-E", IMAGE_OPTIONS, "-d", tree,   image, NULL};
     int r = make_sparse(image, disk_mib << 20, err);
     if (r < 0 || (r = run_tool(argv, err)) == 0)
         return r;
@@ -70,8 +71,9 @@ int build_make_image(const char *tree, const char *image, uint64_t disk_mib, str
 
 /* The scratch file system bounds what hostile content can take: bytes and inodes. Mounted in the keeper's namespace only. */
 static int mount_scratch(const struct build_paths *p, uint64_t disk_mib, struct sp_error *err) {
-    const char *const mkfs[] = {"/usr/sbin/mke2fs", "-q", "-F", "-t", "ext4", "-m", "0", "-O", "^has_journal", "-E",
-                                "lazy_itable_init=1,nodiscard,hash_seed=" IMAGE_UUID, p->scratch, NULL};
+    const char *const mkfs[] = {
+        "/usr/sbin/mke2fs", "-q",       "-F", "-t", "ext4", "-m", "0", "-O", "^has_journal", "-E",
+        SCRATCH_OPTIONS,    p->scratch, NULL};
     const char *const mnt[] = {"/bin/mount", "-o", "loop,nodev,nosuid,noexec,noatime", p->scratch, p->tree, NULL};
     int r;
     if ((r = make_sparse(p->scratch, disk_mib << 20, err)) < 0 || (r = run_tool(mkfs, err)) < 0 ||
@@ -86,44 +88,50 @@ static int mount_scratch(const struct build_paths *p, uint64_t disk_mib, struct 
 }
 
 static int bind_readonly(const char *from, const char *to, struct sp_error *err) {
-    if (mkdir(to, 0755) < 0 && errno != EEXIST)
-        return sp_error_errno(err, errno, "mkdir", "%s", to);
     if (mount(from, to, NULL, MS_BIND | MS_REC, NULL) < 0 ||
         mount(NULL, to, NULL, MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV, NULL) < 0)
         return sp_error_errno(err, errno, "bind", "%s", from);
     return 0;
 }
 
-/* Root for umoci: the host's /usr and the image read-only, the scratch file system at /bundle. */
-static int make_tool_root(const struct template_build *b, const struct build_paths *p, const char *root,
-                          struct sp_error *err) {
+static int make_dir(const char *root, const char *name, char dst[640], struct sp_error *err) {
+    if (!text_printf(dst, 640, "%s/%s", root, name))
+        return sp_error_set(err, SP_E_INVALID, "path too long");
+    return mkdir(dst, 0755) < 0 ? sp_error_errno(err, errno, "mkdir", "%s", dst) : 0;
+}
+
+static int link_usr(const char *root, struct sp_error *err) {
     static const char *const links[] = {"bin", "sbin", "lib", "lib64"};
     char path[640], target[32];
-    if (mkdir(root, 0755) < 0 || mount("jail", root, "tmpfs", MS_NOSUID | MS_NODEV, "size=16m,mode=755") < 0)
-        return sp_error_errno(err, errno, "mount", "tmpfs for the build jail");
     for (size_t i = 0; i < ARRAY_SIZE(links); i++)
         if (!text_printf(path, sizeof path, "%s/%s", root, links[i]) ||
             !text_printf(target, sizeof target, "usr/%s", links[i]) || symlink(target, path) < 0)
             return sp_error_errno(err, errno, "symlink", "%s", links[i]);
+    return 0;
+}
+
+/* Root for umoci: the host's /usr and the image read-only, the scratch file system at /bundle. */
+static int make_tool_root(const struct template_build *b, const struct build_paths *p, const char *root,
+                          struct sp_error *err) {
+    char usr[640], image[640], tmp[640], proc[640], bundle[640];
     int r;
-    if (!text_printf(path, sizeof path, "%s/usr", root) || (r = bind_readonly("/usr", path, err)) < 0)
+    if (mkdir(root, 0755) < 0 || mount("jail", root, "tmpfs", MS_NOSUID | MS_NODEV, "size=16m,mode=755") < 0)
+        return sp_error_errno(err, errno, "mount", "tmpfs for the build jail");
+    if ((r = link_usr(root, err)) < 0 || (r = make_dir(root, "usr", usr, err)) < 0 ||
+        (r = bind_readonly("/usr", usr, err)) < 0 || (r = make_dir(root, "image", image, err)) < 0 ||
+        (r = bind_readonly(b->source, image, err)) < 0 || (r = make_dir(root, "tmp", tmp, err)) < 0 ||
+        (r = make_dir(root, "proc", proc, err)) < 0 || (r = make_dir(root, "bundle", bundle, err)) < 0)
         return r;
-    if (!text_printf(path, sizeof path, "%s/image", root) || (r = bind_readonly(b->source, path, err)) < 0)
-        return r;
-    if (!text_printf(path, sizeof path, "%s/tmp", root) || mkdir(path, 01777) < 0)
-        return sp_error_errno(err, errno, "mkdir", "tmp");
-    if (!text_printf(path, sizeof path, "%s/proc", root) || mkdir(path, 0755) < 0 ||
-        mount("proc", path, "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) < 0)
+    if (mount("proc", proc, "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) < 0)
         return sp_error_errno(err, errno, "mount", "proc");
-    if (!text_printf(path, sizeof path, "%s/bundle", root) || mkdir(path, 0755) < 0 ||
-        mount(p->tree, path, NULL, MS_BIND, NULL) < 0)
+    if (mount(p->tree, bundle, NULL, MS_BIND, NULL) < 0)
         return sp_error_errno(err, errno, "bind", "scratch");
     return 0;
 }
 
 static int pivot_into(const char *root, struct sp_error *err) {
-    if (mount(root, root, NULL, MS_BIND | MS_REC, NULL) < 0 || chdir(root) < 0 || syscall(SYS_pivot_root, ".", ".") < 0 ||
-        umount2(".", MNT_DETACH) < 0 || chdir("/") < 0)
+    if (mount(root, root, NULL, MS_BIND | MS_REC, NULL) < 0 || chdir(root) < 0 ||
+        syscall(SYS_pivot_root, ".", ".") < 0 || umount2(".", MNT_DETACH) < 0 || chdir("/") < 0)
         return sp_error_errno(err, errno, "pivot_root", "%s", root);
     return 0;
 }
@@ -200,8 +208,8 @@ static int run_unpacker(struct jail *j, struct build_report *report, struct sp_e
     if (pid < 0)
         return sp_error_errno(err, errno, "fork", "unpacker");
     if (pid == 0) {
-        int r = unshare(CLONE_NEWNS) < 0 ? sp_error_errno(&report->error, errno, "unshare", "mounts")
-                                         : unpacker(j, report);
+        int r =
+            unshare(CLONE_NEWNS) < 0 ? sp_error_errno(&report->error, errno, "unshare", "mounts") : unpacker(j, report);
         struct sp_error ignored;
         (void)fd_write_all(wr, report, sizeof *report, &ignored);
         _exit(r < 0 ? 1 : 0);

@@ -11,7 +11,7 @@ struct build_paths {
     char work[512];    /* <store>/templates/.build-XXXX, made by the caller */
     char scratch[560]; /* sparse ext4 of bounded size, mounted at tree while the jail lives */
     char tree[560];
-    char image[560];   /* the finished disk.img */
+    char image[560]; /* the finished disk.img */
 };
 
 /* What the jail tells its parent at the end. */

@@ -19,13 +19,13 @@ static int check_env(const json_t *env, struct sp_error *err) {
     if (json_object_size(env) > TEMPLATE_ENV_MAX)
         return sp_error_field(err, SP_E_INVALID, "env", "has %zu variables, at most %d are allowed",
                               json_object_size(env), TEMPLATE_ENV_MAX);
-    json_object_foreach((json_t *)(uintptr_t)env, key, value) {
+    json_object_foreach ((json_t *)(uintptr_t)env, key, value) {
         if (!env_name_ok(key))
             return sp_error_field(err, SP_E_INVALID, "env", "a name must be letters, digits and _, at most 128 bytes");
         if (!json_is_string(value) || json_string_length(value) > TEMPLATE_ENV_VALUE_MAX ||
             strlen(json_string_value(value)) != json_string_length(value))
-            return sp_error_field(err, SP_E_INVALID, "env", "%.64s must be a string of at most %d bytes without NUL", key,
-                                  TEMPLATE_ENV_VALUE_MAX);
+            return sp_error_field(err, SP_E_INVALID, "env", "%.64s must be a string of at most %d bytes without NUL",
+                                  key, TEMPLATE_ENV_VALUE_MAX);
     }
     return 0;
 }
@@ -35,11 +35,11 @@ static int check_command(const json_t *command, const char *field, struct sp_err
     json_t *word;
     if (!json_is_array(command) || json_array_size(command) == 0 || json_array_size(command) > TEMPLATE_COMMAND_MAX)
         return sp_error_field(err, SP_E_INVALID, field, "must be a list of 1 to %d strings", TEMPLATE_COMMAND_MAX);
-    json_array_foreach(command, i, word) {
+    json_array_foreach (command, i, word) {
         if (!json_is_string(word) || json_string_length(word) > TEMPLATE_WORD_MAX ||
             strlen(json_string_value(word)) != json_string_length(word))
-            return sp_error_field(err, SP_E_INVALID, field, "each word must be a string of at most %d bytes without NUL",
-                                  TEMPLATE_WORD_MAX);
+            return sp_error_field(err, SP_E_INVALID, field,
+                                  "each word must be a string of at most %d bytes without NUL", TEMPLATE_WORD_MAX);
     }
     return 0;
 }

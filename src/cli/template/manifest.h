@@ -7,11 +7,11 @@
 #include "base/digest.h"
 #include "base/json.h"
 
-#define TEMPLATE_ENV_MAX 128          /* variables */
-#define TEMPLATE_ENV_VALUE_MAX 4096   /* bytes of one value */
-#define TEMPLATE_COMMAND_MAX 64       /* words of a command */
-#define TEMPLATE_WORD_MAX 4096        /* bytes of one word */
-#define TEMPLATE_MANIFEST_MAX 65536   /* bytes of the file */
+#define TEMPLATE_ENV_MAX 128        /* variables */
+#define TEMPLATE_ENV_VALUE_MAX 4096 /* bytes of one value */
+#define TEMPLATE_COMMAND_MAX 64     /* words of a command */
+#define TEMPLATE_WORD_MAX 4096      /* bytes of one word */
+#define TEMPLATE_MANIFEST_MAX 65536 /* bytes of the file */
 #define TEMPLATE_PROBE_TIMEOUT_MAX_S 600
 
 /* The operator's part: {env{}, workdir, user, start_command[]|null, readiness_probe{command[], timeout_s}|null}.

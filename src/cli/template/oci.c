@@ -9,7 +9,7 @@
 static void copy_env(const json_t *process, json_t *env) {
     size_t i;
     json_t *item;
-    json_array_foreach(json_object_get(process, "env"), i, item) {
+    json_array_foreach (json_object_get(process, "env"), i, item) {
         const char *text = json_string_value(item), *equals = text ? strchr(text, '=') : NULL;
         char name[129];
         if (!equals || equals == text || (size_t)(equals - text) >= sizeof name)

@@ -35,7 +35,8 @@ static int archive_failed(struct archive *a, const char *name, struct sp_error *
 static int check_name(const char *name, struct sp_error *err) {
     size_t depth = 0, len = name ? strlen(name) : 0;
     if (len == 0 || len > UNPACK_PATH_MAX)
-        return sp_error_set(err, SP_E_INVALID, "an entry's name has %zu bytes, 1 to %d are allowed", len, UNPACK_PATH_MAX);
+        return sp_error_set(err, SP_E_INVALID, "an entry's name has %zu bytes, 1 to %d are allowed", len,
+                            UNPACK_PATH_MAX);
     for (const char *p = name; *p; p++)
         depth += *p == '/';
     if (depth > UNPACK_DEPTH_MAX)
@@ -112,8 +113,9 @@ static int open_archives(struct unpack *u, int fd, struct sp_error *err) {
     return 0;
 }
 
-int unpack_archive(int fd, const struct unpack_limits *limits, void (*progress)(void *user, const struct unpack_counts *c),
-                   void *user, struct unpack_counts *ret, struct sp_error *err) {
+int unpack_archive(int fd, const struct unpack_limits *limits,
+                   void (*progress)(void *user, const struct unpack_counts *c), void *user, struct unpack_counts *ret,
+                   struct sp_error *err) {
     _cleanup_(cleanup_archive_read_freep) struct archive *in = NULL;
     _cleanup_(cleanup_archive_write_freep) struct archive *out = NULL;
     struct unpack u = {.limits = limits};

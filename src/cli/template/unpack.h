@@ -18,5 +18,6 @@ struct unpack_counts {
 };
 
 /* Reads the archive from fd to its end. `progress` may be NULL; called at most every 64 entries. */
-int unpack_archive(int fd, const struct unpack_limits *limits, void (*progress)(void *user, const struct unpack_counts *c),
-                   void *user, struct unpack_counts *ret, struct sp_error *err);
+int unpack_archive(int fd, const struct unpack_limits *limits,
+                   void (*progress)(void *user, const struct unpack_counts *c), void *user, struct unpack_counts *ret,
+                   struct sp_error *err);

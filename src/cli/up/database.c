@@ -31,10 +31,11 @@ int database_locate(struct database *db, struct sp_error *err) {
         }
     }
     if (best == 0)
-        return sp_error_set(err, SP_E_UNSUPPORTED,
-                            "no PostgreSQL %d or newer on this host: install the package postgresql, or name a server with "
-                            "SPACE_DATABASE_URL",
-                            POSTGRES_OLDEST);
+        return sp_error_set(
+            err, SP_E_UNSUPPORTED,
+            "no PostgreSQL %d or newer on this host: install the package postgresql, or name a server with "
+            "SPACE_DATABASE_URL",
+            POSTGRES_OLDEST);
     const struct passwd *pw = getpwnam("postgres");
     if (!pw)
         return sp_error_set(err, SP_E_UNSUPPORTED, "this host has no user `postgres`, which PostgreSQL runs as");
@@ -43,7 +44,8 @@ int database_locate(struct database *db, struct sp_error *err) {
     return 0;
 }
 
-static int run_as_postgres(const struct database *db, const char *const *argv, const char *input, struct sp_error *err) {
+static int run_as_postgres(const struct database *db, const char *const *argv, const char *input,
+                           struct sp_error *err) {
     static const char *const env[] = {"PATH=/usr/bin:/bin", "LC_ALL=C.UTF-8", NULL};
     _cleanup_buf_ struct buf out;
     struct spawn_options opt = {.argv = argv, .env = env, .cwd = "/", .set_ids = true, .uid = db->uid, .gid = db->gid};
@@ -56,15 +58,27 @@ static int make_cluster(const struct database *db, const char *password, struct 
     if (!text_printf(initdb, sizeof initdb, "%s/initdb", db->bin_dir) ||
         !text_printf(postgres, sizeof postgres, "%s/postgres", db->bin_dir) ||
         /* One statement a line: that is what single-user mode reads. The password is base64url, so it needs no quoting. */
-        !text_printf(sql, sizeof sql, "CREATE ROLE space LOGIN PASSWORD '%s'\nCREATE DATABASE space OWNER space\n", password))
+        !text_printf(sql, sizeof sql, "CREATE ROLE space LOGIN PASSWORD '%s'\nCREATE DATABASE space OWNER space\n",
+                     password))
         return sp_error_set(err, SP_E_INTERNAL, "path too long");
     const char *const single[] = {postgres, "--single", "-D", db->data_dir, "postgres", NULL};
     char pwfile[600];
     if (!text_printf(pwfile, sizeof pwfile, "%s.pw", db->data_dir))
         return sp_error_set(err, SP_E_INTERNAL, "path too long");
-    const char *const init[] = {initdb, "-D", db->data_dir, "-U", "postgres", "--auth-local=scram-sha-256",
-                                   "--auth-host=reject", "--pwfile", pwfile, "-E", "UTF8", "--locale=C.UTF-8",
-                                   "--no-instructions", NULL};
+    const char *const init[] = {initdb,
+                                "-D",
+                                db->data_dir,
+                                "-U",
+                                "postgres",
+                                "--auth-local=scram-sha-256",
+                                "--auth-host=reject",
+                                "--pwfile",
+                                pwfile,
+                                "-E",
+                                "UTF8",
+                                "--locale=C.UTF-8",
+                                "--no-instructions",
+                                NULL};
     /* initdb wants a superuser password for scram; it is the same secret, in a file only while initdb runs. */
     int r = file_replace(AT_FDCWD, pwfile, password, strlen(password), 0400, err);
     if (r == 0 && chown(pwfile, db->uid, db->gid) < 0)

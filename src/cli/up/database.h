@@ -10,11 +10,11 @@
 #include <sys/types.h>
 
 struct database {
-    char bin_dir[256];  /* of the newest PostgreSQL ≥ 15 on this host */
+    char bin_dir[256]; /* of the newest PostgreSQL ≥ 15 on this host */
     char data_dir[512];
     char socket_dir[512];
-    char url[512];      /* for space-control */
-    uid_t uid;          /* the host's postgres user, which PostgreSQL insists on */
+    char url[512]; /* for space-control */
+    uid_t uid;     /* the host's postgres user, which PostgreSQL insists on */
     gid_t gid;
 };
 

@@ -13,9 +13,7 @@
 #define INITRD_MAX (64u << 20)
 #define MODULES_MAX 64
 
-static const struct {
-    const char *profile, *kernel;
-} profiles[] = {{"lean", "vmlinux"}, {"stock", "vmlinuz"}};
+static const struct { const char *profile, *kernel; } profiles[] = {{"lean", "vmlinux"}, {"stock", "vmlinuz"}};
 
 static int append(void *arg, const void *data, size_t len) {
     return buf_append(arg, data, len);
@@ -102,9 +100,10 @@ int initrd_prepare(const struct settings *s, const char *agent_path, unsigned *r
         found++;
     }
     if (found == 0)
-        return sp_error_set(err, SP_E_UNSUPPORTED,
-                            "no guest kernel in %s: `./do kernel stock` fetches Debian's, `./do kernel lean` builds the small one",
-                            s->kernel_dir);
+        return sp_error_set(
+            err, SP_E_UNSUPPORTED,
+            "no guest kernel in %s: `./do kernel stock` fetches Debian's, `./do kernel lean` builds the small one",
+            s->kernel_dir);
     *ret_profiles = found;
     return 0;
 }

@@ -128,7 +128,8 @@ int layout_write_client(const struct settings *s, const char *admin_token, struc
     char path[PATH_SIZE], api[96];
     if (!text_printf(api, sizeof api, "http://%s", s->control_listen))
         return sp_error_field(err, SP_E_INVALID, "control_listen", "is too long");
-    _cleanup_json_ json_t *j = json_pack("{s:s,s:s,s:s}", "api_url", api, "data_url", s->gateway_url, "token", admin_token);
+    _cleanup_json_ json_t *j =
+        json_pack("{s:s,s:s,s:s}", "api_url", api, "data_url", s->gateway_url, "token", admin_token);
     if (!j)
         return sp_error_set(err, SP_E_INTERNAL, "out of memory");
     int r = layout_path(s, "etc/client.json", path, sizeof path, err);

@@ -9,7 +9,8 @@ int layout_path(const struct settings *s, const char *sub, char *dst, size_t siz
 /* Everything but the store and the database; safe to repeat, keeps what is there. */
 int layout_ensure(const struct settings *s, struct sp_error *err);
 /* A secret "<prefix>_<43 characters of base64url>" kept in <state_dir>/<sub>, made on the first call, readable by root only. */
-int layout_secret(const struct settings *s, const char *sub, const char *prefix, char *dst, size_t size, struct sp_error *err);
+int layout_secret(const struct settings *s, const char *sub, const char *prefix, char *dst, size_t size,
+                  struct sp_error *err);
 /* A copy of a secret or configuration for one daemon: <state_dir>/etc/<daemon>/<name>, 0400, owned by it. */
 int layout_give(const struct settings *s, const char *daemon, enum settings_uid uid, const char *name, const char *text,
                 struct sp_error *err);

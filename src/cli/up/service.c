@@ -24,7 +24,8 @@ static int add_arg(struct service *sv, const char *text, struct sp_error *err) {
     return 0;
 }
 
-static int add_path_arg(struct service *sv, const struct settings *s, const char *flag, const char *sub, struct sp_error *err) {
+static int add_path_arg(struct service *sv, const struct settings *s, const char *flag, const char *sub,
+                        struct sp_error *err) {
     char path[512];
     int r = layout_path(s, sub, path, sizeof path, err);
     if (r < 0 || (r = add_arg(sv, flag, err)) < 0)
@@ -60,8 +61,9 @@ int services_libexec(char *dst, size_t size, struct sp_error *err) {
 
 static int add_postgres(struct service *sv, const struct settings *s, const struct database *db, struct sp_error *err) {
     char program[512], sockets[600];
-    static const char *const options[] = {"listen_addresses=", "max_connections=80", "shared_buffers=64MB",
-                                          "unix_socket_permissions=0777", "log_statement=none", "jit=off"};
+    static const char *const options[] = {"listen_addresses=",   "max_connections=80",
+                                          "shared_buffers=64MB", "unix_socket_permissions=0777",
+                                          "log_statement=none",  "jit=off"};
     if (!text_printf(program, sizeof program, "%s/postgres", db->bin_dir) ||
         !text_printf(sockets, sizeof sockets, "unix_socket_directories=%s", db->socket_dir))
         return sp_error_set(err, SP_E_INVALID, "path too long");
@@ -107,8 +109,8 @@ static int add_ours(struct service *sv, const struct settings *s, const char *li
     return r;
 }
 
-int services_build(const struct settings *s, const struct database *database, struct service ret[SERVICES_MAX], size_t *ret_n,
-                   struct sp_error *err) {
+int services_build(const struct settings *s, const struct database *database, struct service ret[SERVICES_MAX],
+                   size_t *ret_n, struct sp_error *err) {
     char libexec[512];
     size_t n = 0;
     int r = services_libexec(libexec, sizeof libexec, err);
@@ -163,8 +165,16 @@ int service_start(const struct service *sv, struct child *ret, struct sp_error *
     _cleanup_close_ int log = open_log(sv, err);
     if (log < 0)
         return log;
-    struct spawn_options opt = {.program = sv->program, .argv = sv->argv, .env = env, .cwd = "/", .stdout_fd = log,
-                                .stderr_fd = log, .new_session = true, .set_ids = !sv->root, .uid = sv->uid, .gid = sv->gid};
+    struct spawn_options opt = {.program = sv->program,
+                                .argv = sv->argv,
+                                .env = env,
+                                .cwd = "/",
+                                .stdout_fd = log,
+                                .stderr_fd = log,
+                                .new_session = true,
+                                .set_ids = !sv->root,
+                                .uid = sv->uid,
+                                .gid = sv->gid};
     int r = spawn_start(&opt, &c, err);
     if (r < 0)
         return sp_error_wrap(err, "%s", sv->name);

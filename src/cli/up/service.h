@@ -20,15 +20,15 @@ struct service {
     const char *argv[SERVICE_ARGS_MAX + 1];
     uid_t uid;
     gid_t gid;
-    bool root;           /* keeps uid 0: the broker */
-    int stop_signal;     /* SIGTERM; PostgreSQL: SIGINT (fast shutdown) */
+    bool root;       /* keeps uid 0: the broker */
+    int stop_signal; /* SIGTERM; PostgreSQL: SIGINT (fast shutdown) */
     uint64_t stop_grace_ms;
     char pid_file[512], log_file[512];
 };
 
 /* In start order; *ret_n entries. database NULL: a server elsewhere. */
-int services_build(const struct settings *s, const struct database *database, struct service ret[SERVICES_MAX], size_t *ret_n,
-                   struct sp_error *err);
+int services_build(const struct settings *s, const struct database *database, struct service ret[SERVICES_MAX],
+                   size_t *ret_n, struct sp_error *err);
 /* The running process of a service from its pid file: 1 and *ret (pidfd open), 0 when it is not running, negative on error. */
 int service_find(const struct service *sv, struct child *ret, struct sp_error *err);
 /* Starts it in a session of its own with its log as stdout and stderr (an over-long log is moved to .1 first), writes the

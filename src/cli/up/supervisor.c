@@ -44,8 +44,8 @@ static void set_waiting(struct supervised *x) {
     x->child.pidfd = close_fd(x->child.pidfd);
     x->child.pid = 0;
     x->backoff_ms = x->backoff_ms == 0 || ran_ms > STABLE_MS ? BACKOFF_FIRST_MS
-                    : x->backoff_ms * 2 < BACKOFF_MAX_MS    ? x->backoff_ms * 2
-                                                            : BACKOFF_MAX_MS;
+                    : x->backoff_ms * 2 < BACKOFF_MAX_MS     ? x->backoff_ms * 2
+                                                             : BACKOFF_MAX_MS;
     x->restart = deadline_in_ms(x->backoff_ms);
     x->state = SERVICE_WAITING;
 }
@@ -202,9 +202,9 @@ _Noreturn static void supervisor_main(const struct settings *s, const struct ser
     char log[512];
     enum log_level level = LOG_L_INFO;
     (void)setsid();
-    (void)chdir("/");
-    if (layout_path(s, "log/supervisor.log", log, sizeof log, &err) == 0) {
-        int fd = open(log, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644), null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    if (chdir("/") == 0 && layout_path(s, "log/supervisor.log", log, sizeof log, &err) == 0) {
+        int fd = open(log, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644),
+            null = open("/dev/null", O_RDWR | O_CLOEXEC);
         if (fd >= 0 && null >= 0) {
             (void)dup2(null, STDIN_FILENO);
             (void)dup2(fd, STDOUT_FILENO);
