@@ -13,10 +13,10 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#define LINE_MAX_BYTES 32   /* "CONNECT 4294967295\n" */
-#define LINE_MS 5000        /* to send it */
-#define OPEN_MS 10000       /* for the guest to accept */
-#define FLUSH_MS 5000       /* to take what was left */
+#define LINE_MAX_BYTES 32 /* "CONNECT 4294967295\n" */
+#define LINE_MS 5000      /* to send it */
+#define OPEN_MS 10000     /* for the guest to accept */
+#define FLUSH_MS 5000     /* to take what was left */
 #define CHUNK 16384
 
 static void client_release(struct client *c) {

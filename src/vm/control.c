@@ -169,8 +169,9 @@ static char *pong_text(const struct vm *vm) {
         struct record rec = call_answer(&vm->ping);
         (void)json_object_set_new(reply, "agent", pong_fields(&rec));
     } else {
-        const char *text = vm->state != VM_RUNNING ? vm_state_name(vm->state)
-                           : vm->ping.state == CALL_DONE ? "not a PONG" : vm->ping.error.text;
+        const char *text = vm->state != VM_RUNNING       ? vm_state_name(vm->state)
+                           : vm->ping.state == CALL_DONE ? "not a PONG"
+                                                         : vm->ping.error.text;
         enum vm_reason reason = vm->ping.error.code == SP_E_TIMEOUT ? VM_REASON_GUEST_SILENT : VM_REASON_GUEST_PROTOCOL;
         const char *code = vm->state != VM_RUNNING ? "not_running" : vm_reason_name(reason);
         (void)json_object_set_new(reply, "error", json_pack("{s:s, s:s}", "code", code, "message", text));

@@ -71,12 +71,22 @@ static bool vmm_start(struct vm *vm, enum vmm_purpose purpose, uint64_t *since) 
     const struct vm_config *c = &vm->config;
     struct sp_error err = {0};
     struct vmm_start start = {
-        .machine = {
-            .id = c->id, .binary = c->qemu, .version = c->qemu_version, .accelerator = c->accelerator,
-            .cpu_model = c->cpu_model, .vm_dir = c->vm_dir, .vcpus = c->vcpus, .memory_mib = c->memory_mib,
-            .acpi = c->acpi, .tsc_khz = c->tsc_khz,
-        },
-        .purpose = purpose, .fd_stub = c->fd_stub, .fd_tap = c->fd_tap,
+        .machine =
+            {
+                .id = c->id,
+                .binary = c->qemu,
+                .version = c->qemu_version,
+                .accelerator = c->accelerator,
+                .cpu_model = c->cpu_model,
+                .vm_dir = c->vm_dir,
+                .vcpus = c->vcpus,
+                .memory_mib = c->memory_mib,
+                .acpi = c->acpi,
+                .tsc_khz = c->tsc_khz,
+            },
+        .purpose = purpose,
+        .fd_stub = c->fd_stub,
+        .fd_tap = c->fd_tap,
     };
     if (!vmm_step(vm, vm->driver->start(&start, step_deadline(vm, SPAWN_MS), &vm->vmm, &err), &err,
                   VM_REASON_VMM_FAILED, "starting the VMM"))
@@ -285,7 +295,8 @@ static bool save(struct vm *vm, uint64_t *since) {
     vm_timing(vm, "save_ms", since);
     if (!vmm_step(vm, vm->driver->quit(vm->vmm, step_deadline(vm, QMP_MS), &err), &err, VM_REASON_VMM_FAILED, "quit"))
         return false;
-    if (!vmm_wait_end(vm, step_deadline(vm, END_MS)) || !WIFEXITED(vm->vmm_status) || WEXITSTATUS(vm->vmm_status) != 0) {
+    if (!vmm_wait_end(vm, step_deadline(vm, END_MS)) || !WIFEXITED(vm->vmm_status) ||
+        WEXITSTATUS(vm->vmm_status) != 0) {
         vm_fail(vm, VM_REASON_VMM_FAILED, "the VMM did not end cleanly after the save: %s", vm->log.last);
         return false;
     }

@@ -13,9 +13,9 @@
 #include <string.h>
 
 static const char *const state_names[] = {
-    [VM_STARTING] = "starting", [VM_RESTORING] = "restoring",     [VM_BOOTING] = "booting", [VM_PROBING] = "probing",
-    [VM_IDENTIFYING] = "identifying", [VM_RUNNING] = "running",   [VM_SAVING] = "saving",   [VM_SAVED] = "saved",
-    [VM_STOPPING] = "stopping", [VM_FAILED] = "failed",
+    [VM_STARTING] = "starting",       [VM_RESTORING] = "restoring", [VM_BOOTING] = "booting", [VM_PROBING] = "probing",
+    [VM_IDENTIFYING] = "identifying", [VM_RUNNING] = "running",     [VM_SAVING] = "saving",   [VM_SAVED] = "saved",
+    [VM_STOPPING] = "stopping",       [VM_FAILED] = "failed",
 };
 static const char *const reason_names[] = {
     [VM_REASON_NONE] = "",
@@ -141,14 +141,14 @@ char *vm_status_json(const struct vm *vm) {
     _cleanup_json_ json_t *timings = json_object(), *status = NULL;
     for (size_t i = 0; i < vm->n_timings; i++)
         (void)json_object_set_new(timings, vm->timings[i].step, json_real((double)vm->timings[i].us / 1000.0));
-    status = json_pack("{s:s, s:s, s:s, s:s, s:b, s:I, s:i, s:s, s:s, s:O}", "event", "status", "id", vm->config.id,
-                       "mode", vm_mode_name(vm->config.mode), "state", vm_state_name(vm->state), "ready",
-                       (int)vm_is_ready(vm), "generation", (json_int_t)vm->config.generation, "vmm_pid",
-                       (int)(vm->vmm_ended ? 0 : vm->vmm_pid), "accelerator", vm->config.accelerator, "kernel",
-                       vm->config.kernel, "timings", timings);
+    status =
+        json_pack("{s:s, s:s, s:s, s:s, s:b, s:I, s:i, s:s, s:s, s:O}", "event", "status", "id", vm->config.id, "mode",
+                  vm_mode_name(vm->config.mode), "state", vm_state_name(vm->state), "ready", (int)vm_is_ready(vm),
+                  "generation", (json_int_t)vm->config.generation, "vmm_pid", (int)(vm->vmm_ended ? 0 : vm->vmm_pid),
+                  "accelerator", vm->config.accelerator, "kernel", vm->config.kernel, "timings", timings);
     if (vm->reason != VM_REASON_NONE)
-        (void)json_object_set_new(status, "error", json_pack("{s:s, s:s}", "code", vm_reason_name(vm->reason),
-                                                             "message", vm->message));
+        (void)json_object_set_new(status, "error",
+                                  json_pack("{s:s, s:s}", "code", vm_reason_name(vm->reason), "message", vm->message));
     if (vm->stalled)
         (void)json_object_set_new(status, "stalled", json_string(vm_reason_name(VM_REASON_HOST_DISK_FULL)));
     return json_print(status);

@@ -15,11 +15,11 @@
 #include "wire/record.h"
 #include <sys/types.h>
 
-#define VM_CLIENTS_MAX 160       /* connections on guest.sock: every stream, and some that have not named a port */
-#define VM_CONTROLS_MAX 8        /* connections on control.sock */
-#define VM_CONSOLE_RING 65536    /* bytes of serial console kept */
-#define VM_CONSOLE_REPLY 16384   /* of them in one answer */
-#define VM_MESSAGE_MAX 32768     /* one message on control.sock, either way */
+#define VM_CLIENTS_MAX 160     /* connections on guest.sock: every stream, and some that have not named a port */
+#define VM_CONTROLS_MAX 8      /* connections on control.sock */
+#define VM_CONSOLE_RING 65536  /* bytes of serial console kept */
+#define VM_CONSOLE_REPLY 16384 /* of them in one answer */
+#define VM_MESSAGE_MAX 32768   /* one message on control.sock, either way */
 #define VM_TIMINGS_MAX 16
 #define VM_POLL_MAX (VM_CLIENTS_MAX + VM_CONTROLS_MAX + 8)
 
@@ -79,12 +79,12 @@ struct client {
     struct stream_user user;
     enum client_state state;
     int fd;
-    uint32_t port;     /* asked for; 0 until the line is whole */
-    uint32_t id;       /* of the stream in OPENING and OPEN */
-    struct buf out;    /* to the socket; at most one window */
-    bool guest_ended;  /* the guest sends no more: shut the socket's write side once `out` is empty */
-    bool client_ended; /* the client sends no more, the guest knows */
-    bool shut;         /* our write side was shut */
+    uint32_t port;            /* asked for; 0 until the line is whole */
+    uint32_t id;              /* of the stream in OPENING and OPEN */
+    struct buf out;           /* to the socket; at most one window */
+    bool guest_ended;         /* the guest sends no more: shut the socket's write side once `out` is empty */
+    bool client_ended;        /* the client sends no more, the guest knows */
+    bool shut;                /* our write side was shut */
     struct deadline deadline; /* LINE, FLUSHING */
 };
 
@@ -104,7 +104,7 @@ struct agent_call {
 
 /* One connection on control.sock (control.c). */
 struct control {
-    int fd; /* -1: free */
+    int fd;            /* -1: free */
     bool wants_status; /* a status has not been sent since something changed */
     bool wants_pong;
     bool saw_saved;
@@ -136,9 +136,9 @@ struct vm {
     const struct vmm_driver *driver;
     struct vmm *vmm;
     pid_t vmm_pid;
-    int vmm_pidfd;  /* -1 once it was reaped */
+    int vmm_pidfd; /* -1 once it was reaped */
     bool vmm_ended;
-    int vmm_status; /* as of waitpid, when ended */
+    int vmm_status;           /* as of waitpid, when ended */
     struct deadline vmm_mute; /* at_ns 0, or: a connection of the VMM ended, it must be dead by then */
     bool control_closed, guest_closed, console_closed, log_closed;
     char shutdown_detail[64]; /* what the VMM said of its coming end, "" when it said nothing */
@@ -148,8 +148,8 @@ struct vm {
     struct deadline stall_retry, stall_over; /* at_ns 0: not pending */
 
     struct channel channel;
-    bool connected; /* the agent acknowledged this epoch's HELLO */
-    uint8_t *inbox; /* last bytes read from the channel */
+    bool connected;     /* the agent acknowledged this epoch's HELLO */
+    uint8_t *inbox;     /* last bytes read from the channel */
     struct view unread; /* of them, not yet taken by the engine */
 
     struct agent_call call; /* the lifecycle's */
@@ -197,12 +197,12 @@ void vmm_stall_tick(struct vm *vm);
 
 /* --- bridge.c: the channel's descriptor ------------------------------------------------------------------------------------ */
 
-void bridge_connect(struct vm *vm); /* a new epoch: HELLO */
+void bridge_connect(struct vm *vm);    /* a new epoch: HELLO */
 void bridge_disconnect(struct vm *vm); /* after QUIESCED: silence until the next HELLO; streams are closed */
 bool bridge_wants_input(const struct vm *vm);
 void bridge_readable(struct vm *vm);
 void bridge_closed(struct vm *vm); /* the VMM ended the connection */
-void bridge_flush(struct vm *vm); /* writes what is queued; feeds what had to wait for room */
+void bridge_flush(struct vm *vm);  /* writes what is queued; feeds what had to wait for room */
 
 /* --- client.c: guest.sock ----------------------------------------------------------------------------------------------------- */
 

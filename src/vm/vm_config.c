@@ -59,8 +59,8 @@ static int get_strings(const json_t *obj, const char *path, const char *key, siz
     return 0;
 }
 
-static int get_copy(const json_t *obj, const char *path, const char *key, size_t min, size_t size,
-                    const char *fallback, char *dst, struct sp_error *err) {
+static int get_copy(const json_t *obj, const char *path, const char *key, size_t min, size_t size, const char *fallback,
+                    char *dst, struct sp_error *err) {
     const char *s = NULL;
     int r = fallback ? json_get_opt_string(obj, path, key, min, size - 1, fallback, &s, err)
                      : json_get_string(obj, path, key, min, size - 1, &s, err);
@@ -114,8 +114,8 @@ static int parse_fds(const json_t *broker, struct vm_config *c, struct sp_error 
 }
 
 static int parse_broker(const json_t *broker, struct vm_config *c, struct sp_error *err) {
-    static const char *const keys[] = {"id", "mode", "kernel", "accelerator", "vcpus", "memory_mib",
-                                       "qemu", "vm_dir", "fds", NULL};
+    static const char *const keys[] = {"id",         "mode", "kernel", "accelerator", "vcpus",
+                                       "memory_mib", "qemu", "vm_dir", "fds",         NULL};
     uint64_t vcpus = 0, memory = 0;
     int r;
     if ((r = json_check_keys(broker, "broker", keys, err)) < 0 ||
@@ -149,7 +149,8 @@ static int parse_command(const json_t *obj, const char *key, struct vm_command *
         (r = get_strings(command, key, "env", VM_CONFIG_ENV_MAX, true, &c->env, err)) < 0 ||
         (r = get_duplicate(command, key, "user", "root", &c->user, err)) < 0 ||
         (r = get_duplicate(command, key, "cwd", "/", &c->cwd, err)) < 0 ||
-        (r = json_get_opt_u64(command, key, "timeout_ms", 1, VM_CONFIG_DEADLINE_MS_MAX, 10000, &c->timeout_ms, err)) < 0)
+        (r = json_get_opt_u64(command, key, "timeout_ms", 1, VM_CONFIG_DEADLINE_MS_MAX, 10000, &c->timeout_ms, err)) <
+            0)
         return r;
     if (!c->argv[0])
         return sp_error_field(err, SP_E_INVALID, key, "argv must name a program");
@@ -180,8 +181,9 @@ static int parse_identity(const json_t *config, struct vm_config *c, struct sp_e
 }
 
 static int parse_node(const json_t *config, struct vm_config *c, struct sp_error *err) {
-    static const char *const keys[] = {"acpi",   "tsc_khz", "qemu_version", "cpu_model",   "generation", "identity",
-                                       "output_window", "session_retention_ms", "probe", "start", "deadline_ms", NULL};
+    static const char *const keys[] = {"acpi",       "tsc_khz",  "qemu_version",  "cpu_model",
+                                       "generation", "identity", "output_window", "session_retention_ms",
+                                       "probe",      "start",    "deadline_ms",   NULL};
     int r;
     if ((r = json_check_keys(config, "config", keys, err)) < 0 ||
         (r = json_get_opt_bool(config, "config", "acpi", false, &c->acpi, err)) < 0 ||

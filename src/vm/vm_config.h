@@ -54,9 +54,9 @@
 #include <stdint.h>
 
 #define VM_CONFIG_MAX (48 * 1024)
-#define VM_CONFIG_ARGS_MAX 64       /* entries of an argv */
-#define VM_CONFIG_ENV_MAX 128       /* entries of an env */
-#define VM_CONFIG_STRING_MAX 4096   /* bytes of one entry */
+#define VM_CONFIG_ARGS_MAX 64     /* entries of an argv */
+#define VM_CONFIG_ENV_MAX 128     /* entries of an env */
+#define VM_CONFIG_STRING_MAX 4096 /* bytes of one entry */
 #define VM_CONFIG_VCPUS_MAX 32
 #define VM_CONFIG_MEMORY_MIB_MIN 64
 #define VM_CONFIG_MEMORY_MIB_MAX 262144
@@ -94,9 +94,9 @@ struct vm_config {
     char **env; /* NULL-ended, never NULL */
     uint64_t output_window;
     uint64_t session_retention_ms; /* 0: the agent's own default */
-    struct vm_command probe; /* template_boot: run until it passes */
-    struct vm_command start; /* template_boot: started once, left running */
-    uint64_t deadline_ms;    /* from space-vm's start to `running` or `saved` */
+    struct vm_command probe;       /* template_boot: run until it passes */
+    struct vm_command start;       /* template_boot: started once, left running */
+    uint64_t deadline_ms;          /* from space-vm's start to `running` or `saved` */
 };
 
 /* Parses and checks everything above; on failure *ret is zeroed and err names the field. */

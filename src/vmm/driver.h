@@ -25,7 +25,7 @@ struct machine {
     const char *version;     /* of that binary: "7.2.22" */
     const char *accelerator; /* "tcg" or "kvm" */
     const char *cpu_model;   /* NULL or "": the driver's choice for the accelerator */
-    const char *vm_dir;      /* directory in the VMM's root: disk.img memory kernel initrd preload.so (vm/vm_config.h) */
+    const char *vm_dir; /* directory in the VMM's root: disk.img memory kernel initrd preload.so (vm/vm_config.h) */
     unsigned vcpus;
     unsigned memory_mib;
     bool acpi;        /* what the kernel profile needs */
@@ -60,7 +60,7 @@ enum vmm_status {
     VMM_STATUS_INCOMING, /* waits for, or is loading, a device state */
     VMM_STATUS_STOPPED,  /* vCPUs stand still, memory and disk are quiet */
     VMM_STATUS_RUNNING,
-    VMM_STATUS_STALLED,  /* stopped by itself on a host I/O error, cont tries again */
+    VMM_STATUS_STALLED, /* stopped by itself on a host I/O error, cont tries again */
     VMM_STATUS_OTHER,
 };
 enum vmm_event_kind {

@@ -79,7 +79,10 @@ _Noreturn void vmm_stub_serve(int sock) {
     int fds[VMM_STUB_FDS_MAX], r;
     size_t len = 0, n_fds = ARRAY_SIZE(fds);
     _cleanup_json_ json_t *request = NULL;
-    union { const char *const *in; char *const *out; } args = {.in = argv}, envs = {.in = env}; /* execve's old type */
+    union {
+        const char *const *in;
+        char *const *out;
+    } args = {.in = argv}, envs = {.in = env}; /* execve's old type */
 
     stub_reset_signals();
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0)
@@ -130,8 +133,8 @@ static int stub_answer(const char *text, size_t len, struct sp_error *err) {
 }
 
 int vmm_stub_exec(int sock, const struct vmm_stub_request *request, struct deadline deadline, struct sp_error *err) {
-    _cleanup_json_ json_t *message = json_pack("{s:o?, s:o?}", "argv", stub_array(request->argv), "env",
-                                               stub_array(request->env));
+    _cleanup_json_ json_t *message =
+        json_pack("{s:o?, s:o?}", "argv", stub_array(request->argv), "env", stub_array(request->env));
     _cleanup_free_ char *text = message ? json_dumps(message, JSON_COMPACT) : NULL;
     struct pollfd p = {.fd = sock, .events = POLLIN};
     char answer[256];

@@ -3,10 +3,10 @@
  * How fast the host's time stamp counter ticks. A guest counts time with it (its clocksource is tsc), so an error here
  * is the guest's clock drift: 10 ppm are 0.9 s a day. What the hardware or hypervisor states is taken; else measured.
  */
+#include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/fdio.h"
 #include "base/text.h"
-#include "base/cleanup.h"
 #include "vmm/driver.h"
 #include <fcntl.h>
 #include <string.h>

@@ -4,8 +4,15 @@
 #include "vmm/qemu/qemu.h"
 
 static const struct machine base = {
-    .id = "sbx_test", .binary = "/usr/bin/qemu-system-x86_64", .version = "7.2.22", .accelerator = "tcg", .vm_dir = "/vm",
-    .vcpus = 2, .memory_mib = 512, .acpi = false, .tsc_khz = 2096007,
+    .id = "sbx_test",
+    .binary = "/usr/bin/qemu-system-x86_64",
+    .version = "7.2.22",
+    .accelerator = "tcg",
+    .vm_dir = "/vm",
+    .vcpus = 2,
+    .memory_mib = 512,
+    .acpi = false,
+    .tsc_khz = 2096007,
 };
 
 static struct vmm_args args;

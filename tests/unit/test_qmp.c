@@ -61,7 +61,8 @@ static void test_refuses_other_greeting(void **state) {
 static void test_queues_events_before_the_answer(void **state) {
     struct qmp_event e;
     (void)state;
-    say("{\"event\": \"STOP\"}\n{\"event\": \"SHUTDOWN\", \"data\": {\"guest\": true, \"reason\": \"guest-reset\"}}\n" OK_1);
+    say("{\"event\": \"STOP\"}\n{\"event\": \"SHUTDOWN\", \"data\": {\"guest\": true, \"reason\": "
+        "\"guest-reset\"}}\n" OK_1);
     assert_ok(qmp_execute(&client, "stop", NULL, -1, deadline_in_ms(1000), NULL, &unit_error));
     assert_true(qmp_next_event(&client, &e));
     assert_string_equal(e.name, "STOP");
@@ -88,7 +89,8 @@ static void test_waits_for_one_event_and_keeps_others(void **state) {
 
 static void test_error_answer_is_escaped_and_harmless(void **state) {
     (void)state;
-    say("{\"error\": {\"class\": \"GenericError\", \"desc\": \"no\\u0007way\"}, \"id\": 1}\n{\"return\": 7, \"id\": 2}\n");
+    say("{\"error\": {\"class\": \"GenericError\", \"desc\": \"no\\u0007way\"}, \"id\": 1}\n{\"return\": 7, \"id\": "
+        "2}\n");
     assert_fails(qmp_execute(&client, "cont", NULL, -1, deadline_in_ms(1000), NULL, unit_err_), SP_E_VMM);
     assert_string_equal(unit_error.text, "qmp cont: no\\x07way");
     json_t *value = NULL;

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What space-vm accepts as its configuration: everything needed, nothing unknown, every limit. */
-#include "unit.h"
 #include "base/json.h"
+#include "unit.h"
 #include "vm/vm_config.h"
 #include <sys/mman.h>
 
-#define BROKER                                                                                                        \
+#define BROKER                                                                                                         \
     "\"broker\":{\"id\":\"sbx_00000000000000000000000000\",\"mode\":\"clone\",\"kernel\":\"lean\","                    \
     "\"accelerator\":\"tcg\",\"vcpus\":2,\"memory_mib\":512,\"qemu\":\"/usr/bin/qemu\",\"vm_dir\":\"/vm\","            \
     "\"fds\":{\"control\":5,\"guest\":6,\"stub\":7,\"tap\":8,\"devices\":9}}"
-#define CONFIG                                                                                                        \
+#define CONFIG                                                                                                         \
     "\"config\":{\"acpi\":true,\"tsc_khz\":2096007,\"qemu_version\":\"7.2.22\",\"generation\":3,"                      \
     "\"identity\":{\"hostname\":\"h\",\"machine_id\":\"0123456789abcdef0123456789abcdef\",\"env\":[\"A=b\",\"C=\"]},"  \
     "\"output_window\":65536,\"session_retention_ms\":1000,"                                                           \
@@ -121,7 +121,8 @@ static void test_refuses(void **state) {
 }
 
 static void test_optional(void **state) {
-    static const char *const optional[] = {"probe", "start", "tsc_khz", "acpi", "output_window", "session_retention_ms"};
+    static const char *const optional[] = {"probe", "start",         "tsc_khz",
+                                           "acpi",  "output_window", "session_retention_ms"};
     (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(optional); i++)
         assert_int_equal(parse_with("config", optional[i], NULL), 0);

@@ -2,8 +2,8 @@
 /*
  * Plays the broker for space-vm without a jail: makes the stub process, descriptors, tap, configuration and files of one
  * VM in a work directory on a reflink file system, and runs VM and VMM under an unprivileged uid. For the tests of the
- * engine and for the raw figures of the benchmarks. Needs root (tap, uid), a kernel profile with its initrd, and a root
- * disk image. Prints what went wrong and ends the program: it is a test tool.
+ * engine and for the raw figures of the benchmarks. Needs root (tap, uid, loop mount). Prints what went wrong and ends
+ * the program: it is a test tool. Leaves nothing: its work directory goes at exit, unless --work named one.
  */
 #pragma once
 #include "base/json.h"
@@ -15,38 +15,53 @@
 #define HARNESS_PATH 256
 
 struct harness {
-    char work[HARNESS_PATH];     /* on btrfs or xfs; created files stay below it */
-    char space_vm[HARNESS_PATH]; /* programs under test */
-    char preload[HARNESS_PATH];
-    char qemu[HARNESS_PATH];
-    char qemu_version[32];
-    char kernel[16];             /* profile: stock, lean */
-    char kernel_file[HARNESS_PATH];
-    char initrd[HARNESS_PATH];
-    char disk[HARNESS_PATH];     /* root image of the template */
+    char work[HARNESS_PATH];       /* on btrfs or xfs; created files stay below it */
+    char libexec[HARNESS_PATH];    /* the programs under test */
+    char kernel_dir[HARNESS_PATH]; /* of one profile */
+    char rootfs[HARNESS_PATH], disk[HARNESS_PATH], initrd[HARNESS_PATH], qemu[HARNESS_PATH];
+    char probe[HARNESS_PATH], start[HARNESS_PATH]; /* shell commands, "" for none */
     char accelerator[8];
+    unsigned vcpus, memory_mib, deadline_ms, runs;
+    /* found out: */
+    char space_vm[HARNESS_PATH], preload[HARNESS_PATH], kernel_file[HARNESS_PATH];
+    char kernel[16]; /* profile: stock, lean */
+    char qemu_version[32];
     bool acpi;
     uint64_t tsc_khz;
-    unsigned vcpus, memory_mib;
     uid_t uid;
-    unsigned deadline_ms;
-    const char *probe, *start;   /* shell commands, may be NULL */
 };
 
 struct harness_vm {
     char id[ID_SIZE];
-    char dir[HARNESS_PATH];      /* <work>/<id>: vm/ control.sock guest.sock devices */
-    pid_t pid;                   /* space-vm */
-    int control;                 /* connected to control.sock, -1 when closed */
-    json_t *status;              /* last status event */
+    char dir[HARNESS_PATH]; /* <work>/<id>: vm/ control.sock guest.sock devices */
+    pid_t pid;              /* space-vm */
+    int control;            /* connected to control.sock, -1 when closed */
+    int tap;                /* made ahead by harness_new */
+    json_t *status;         /* last status event */
 };
 
-/* Fills in what follows from --flags (see harness.c), probes QEMU and the TSC. */
+/* harness.c */
+_Noreturn void harness_die(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+const char *harness_path(char dst[HARNESS_PATH], const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+double harness_now_ms(void);
+void harness_make_dir(const char *dir, mode_t mode, uid_t uid);
+void harness_reflink(const char *from, const char *to, mode_t mode, uid_t uid);
+/* Reads --flags, looks at profile, VMM and TSC, prepares the work directory. */
 void harness_init(struct harness *h, int argc, char **argv);
 /* <work>/snapshot-<kernel>-<vcpus>-<memory>: memory, devices, disk.img. Boots the template unless it is there. */
 const char *harness_snapshot(struct harness *h, bool fresh);
-/* Starts space-vm; with `snapshot` a clone, without a template boot. */
+/* What the product would have ready in a slot: id and tap. */
+void harness_new(struct harness_vm *vm, bool clone, const char *work);
+/* Makes the files and starts space-vm; with `snapshot` a clone, without a template boot. */
 void harness_start(const struct harness *h, struct harness_vm *vm, const char *snapshot);
+/* stop, wait for space-vm's end (killed after 20 s), remove its files. Returns its exit status, -1 when killed. */
+int harness_stop(struct harness_vm *vm);
+
+/* prepare.c: work directory, disk image and initrd. */
+void harness_prepare(struct harness *h);
+
+/* talk.c */
+int harness_control_connect(const struct harness_vm *vm);
 /* Waits for a status whose state is one of the '|'-separated names; false on time out or end of space-vm. */
 bool harness_wait_state(struct harness_vm *vm, const char *states, unsigned timeout_ms);
 const char *harness_state(const struct harness_vm *vm);
@@ -58,6 +73,3 @@ json_t *harness_request(struct harness_vm *vm, const char *request, const char *
 int harness_connect(const struct harness_vm *vm, unsigned port, char *error, size_t size);
 /* Asks the agent for PONG over guest.sock; NULL when it fails. The fields by name. */
 json_t *harness_ping(const struct harness_vm *vm);
-/* stop, wait for space-vm's end (killed after timeout), remove its files. Returns its exit status, -1 when killed. */
-int harness_stop(struct harness_vm *vm);
-double harness_now_ms(void);

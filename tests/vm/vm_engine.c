@@ -3,9 +3,9 @@
  * The engine end to end, on the real VMM: a template boot, a clone of it, and the promises of space-vm that need no jail.
  * One check a line, TAP on stdout. Flags: see harness.c.
  */
-#include "harness.h"
 #include "base/fdio.h"
 #include "base/text.h"
+#include "harness.h"
 #include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -68,8 +68,8 @@ static void check_ram_read_only(pid_t pid, const char *memory) {
         }
     if (f)
         (void)fclose(f);
-    (void)text_printf(detail, sizeof(detail), "%u descriptors, %u writable; %u mappings, %u shared", seen, writable, mapped,
-                      shared);
+    (void)text_printf(detail, sizeof(detail), "%u descriptors, %u writable; %u mappings, %u shared", seen, writable,
+                      mapped, shared);
     check(mapped > 0 && writable == 0 && shared == 0, "no writable descriptor on the shared RAM file", detail);
 }
 
@@ -90,6 +90,7 @@ static unsigned long cpu_ticks(pid_t pid) {
 }
 
 static void report_idle(const struct harness_vm *vm) {
+    (void)sleep(2); /* what waking up costs is over */
     unsigned long vmm = cpu_ticks(harness_vmm_pid(vm)), own = cpu_ticks(vm->pid);
     (void)sleep(5);
     vmm = cpu_ticks(harness_vmm_pid(vm)) - vmm;
@@ -102,9 +103,10 @@ static void check_clone(struct harness *h, const char *snapshot) {
     struct harness_vm vm;
     char memory[HARNESS_PATH], text[300], error[128] = "";
     json_t *pong, *event;
+    harness_new(&vm, true, h->work);
     harness_start(h, &vm, snapshot);
-    check(harness_wait_state(&vm, "running|failed", 60000) && strcmp(harness_state(&vm), "running") == 0,
-          "a clone runs", vm.status ? json_dumps(vm.status, 0) : "no status");
+    bool running = harness_wait_state(&vm, "running|failed", 60000) && strcmp(harness_state(&vm), "running") == 0;
+    check(running, "a clone runs", vm.status ? json_dumps(vm.status, 0) : "no status");
     (void)text_printf(memory, sizeof(memory), "%s/memory", snapshot);
     check_ram_read_only(harness_vmm_pid(&vm), memory);
     pong = harness_ping(&vm);
@@ -134,6 +136,7 @@ static void check_clone(struct harness *h, const char *snapshot) {
 
 static void check_stop(struct harness *h, const char *snapshot) {
     struct harness_vm vm;
+    harness_new(&vm, true, h->work);
     harness_start(h, &vm, snapshot);
     check(harness_wait_state(&vm, "running|failed", 60000) && strcmp(harness_state(&vm), "running") == 0,
           "another clone of the same snapshot runs", NULL);
@@ -144,6 +147,7 @@ static void check_stop(struct harness *h, const char *snapshot) {
 /* The VMM must not outlive space-vm. */
 static void check_orphan(struct harness *h, const char *snapshot) {
     struct harness_vm vm;
+    harness_new(&vm, true, h->work);
     harness_start(h, &vm, snapshot);
     (void)harness_wait_state(&vm, "running|failed", 60000);
     pid_t vmm = harness_vmm_pid(&vm);
@@ -169,6 +173,7 @@ static void check_broken_snapshot(struct harness *h, const char *snapshot) {
     }
     (void)text_printf(file, sizeof(file), "%s/devices", broken);
     (void)file_replace(AT_FDCWD, file, "QEVM nonsense", 13, 0444, NULL);
+    harness_new(&vm, true, h->work);
     harness_start(h, &vm, broken);
     (void)harness_wait_state(&vm, "running|failed", 60000);
     const json_t *error = json_object_get(vm.status, "error");

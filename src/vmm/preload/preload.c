@@ -35,7 +35,7 @@ static open_function *next(const char *name) {
     return function;
 }
 
-#define DEFINE_OPEN(name)                                                                                             \
+#define DEFINE_OPEN(name)                                                                                              \
     EXPORT int name(const char *path, int flags, ...) {                                                                \
         static open_function *real;                                                                                    \
         mode_t mode = 0;                                                                                               \
@@ -51,7 +51,7 @@ static open_function *next(const char *name) {
     }
 
 /* The fortified forms, which take no mode. */
-#define DEFINE_OPEN_2(name)                                                                                           \
+#define DEFINE_OPEN_2(name)                                                                                            \
     EXPORT int name(const char *path, int flags);                                                                      \
     EXPORT int name(const char *path, int flags) {                                                                     \
         static open_function *real;                                                                                    \

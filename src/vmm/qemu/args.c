@@ -169,8 +169,10 @@ static void add_devices(struct builder *b, const struct machine *m) {
     add_option(b, "-chardev", "socket,id=console0,fd=%d", VMM_FD_CONSOLE);
     add_option(b, "-serial", "%s", "chardev:console0");
     /* Host page cache: clones share it, the guest's flush is an fdatasync. A full host disk stops the VM (werror). */
-    add_option(b, "-blockdev", "driver=raw,node-name=disk0,discard=unmap,file.driver=file,file.filename=%s/disk.img,"
-               "file.locking=off,file.aio=threads,file.discard=unmap", m->vm_dir);
+    add_option(b, "-blockdev",
+               "driver=raw,node-name=disk0,discard=unmap,file.driver=file,file.filename=%s/disk.img,"
+               "file.locking=off,file.aio=threads,file.discard=unmap",
+               m->vm_dir);
     add_option(b, "-device", "%s", "virtio-blk-device,drive=disk0,num-queues=1,werror=enospc,rerror=report");
     add_option(b, "-blockdev", "%s", "driver=null-co,node-name=disk1,size=1048576,read-zeroes=on,read-only=on");
     add_option(b, "-device", "%s", "virtio-blk-device,drive=disk1,num-queues=1");

@@ -8,9 +8,9 @@ static const struct {
     const char *name;
     enum vmm_status status;
 } statuses[] = {
-    {"running", VMM_STATUS_RUNNING},       {"paused", VMM_STATUS_STOPPED},    {"prelaunch", VMM_STATUS_STOPPED},
-    {"postmigrate", VMM_STATUS_STOPPED},   {"save-vm", VMM_STATUS_STOPPED},   {"finish-migrate", VMM_STATUS_STOPPED},
-    {"inmigrate", VMM_STATUS_INCOMING},    {"restore-vm", VMM_STATUS_INCOMING}, {"io-error", VMM_STATUS_STALLED},
+    {"running", VMM_STATUS_RUNNING},     {"paused", VMM_STATUS_STOPPED},      {"prelaunch", VMM_STATUS_STOPPED},
+    {"postmigrate", VMM_STATUS_STOPPED}, {"save-vm", VMM_STATUS_STOPPED},     {"finish-migrate", VMM_STATUS_STOPPED},
+    {"inmigrate", VMM_STATUS_INCOMING},  {"restore-vm", VMM_STATUS_INCOMING}, {"io-error", VMM_STATUS_STALLED},
 };
 
 enum vmm_status qemu_status_from_name(const char *name) {
@@ -25,9 +25,12 @@ static const struct {
     enum vmm_event_kind kind;
     const char *detail; /* member of data shown to people */
 } events[] = {
-    {"SHUTDOWN", VMM_EVENT_SHUTDOWN, "reason"}, {"RESET", VMM_EVENT_RESET, "reason"},
-    {"STOP", VMM_EVENT_STOPPED, NULL},          {"RESUME", VMM_EVENT_RESUMED, NULL},
-    {"BLOCK_IO_ERROR", VMM_EVENT_IO_ERROR, "reason"}, {"GUEST_PANICKED", VMM_EVENT_PANIC, "action"},
+    {"SHUTDOWN", VMM_EVENT_SHUTDOWN, "reason"},
+    {"RESET", VMM_EVENT_RESET, "reason"},
+    {"STOP", VMM_EVENT_STOPPED, NULL},
+    {"RESUME", VMM_EVENT_RESUMED, NULL},
+    {"BLOCK_IO_ERROR", VMM_EVENT_IO_ERROR, "reason"},
+    {"GUEST_PANICKED", VMM_EVENT_PANIC, "action"},
 };
 
 bool qemu_event_from_qmp(const struct qmp_event *event, struct vmm_event *ret) {

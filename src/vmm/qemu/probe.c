@@ -20,7 +20,10 @@
 
 static int probe_spawn(const char *binary, const char *arg1, const char *arg2, int out, pid_t *ret_pid) {
     const char *const argv[] = {binary, arg1, arg2, NULL}, *const env[] = {"LC_ALL=C", NULL};
-    union { const char *const *in; char *const *out; } args = {.in = argv}, envs = {.in = env}; /* posix_spawn's old type */
+    union {
+        const char *const *in;
+        char *const *out;
+    } args = {.in = argv}, envs = {.in = env}; /* posix_spawn's old type */
     posix_spawn_file_actions_t actions;
     int r = posix_spawn_file_actions_init(&actions);
     if (r != 0)

@@ -149,8 +149,7 @@ static int qmp_receive(struct qmp *q, struct sp_error *err) {
     return sp_error_set(err, SP_E_GONE, "the VMM closed its control connection");
 }
 
-static int qmp_send(struct qmp *q, const char *text, size_t len, int pass_fd, struct deadline d,
-                    struct sp_error *err) {
+static int qmp_send(struct qmp *q, const char *text, size_t len, int pass_fd, struct deadline d, struct sp_error *err) {
     union {
         struct cmsghdr align;
         char room[CMSG_SPACE(sizeof(int))];

@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The node's and the gateway's part: what is said on control.sock and guest.sock; see harness.h. */
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/text.h"
+#include "harness.h"
+#include "wire/record.h"
+#include <errno.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+int harness_control_connect(const struct harness_vm *vm) {
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    if (!text_printf(address.sun_path, sizeof(address.sun_path), "%s/control.sock", vm->dir) || fd < 0 ||
+        connect(fd, (struct sockaddr *)&address, sizeof(address)) < 0)
+        harness_die("control.sock: %s", strerror(errno));
+    return fd;
+}
+
+/* --- control.sock ------------------------------------------------------------------------------------------------------------------ */
+
+/* Next message, NULL at the end or when time is up; a status replaces the last one. */
+static json_t *next_event(struct harness_vm *vm, struct deadline d) {
+    static char text[65536];
+    struct pollfd p = {.fd = vm->control, .events = POLLIN};
+    struct sp_error err = {0};
+    json_t *event = NULL;
+    ssize_t n;
+    if (vm->control < 0 || poll(&p, 1, deadline_poll_ms(d)) <= 0)
+        return NULL;
+    n = recv(vm->control, text, sizeof(text), 0);
+    if (n <= 0) {
+        vm->control = close_fd(vm->control);
+        return NULL;
+    }
+    if (json_parse(text, (size_t)n, sizeof(text), &event, &err) < 0)
+        harness_die("control.sock: %s", err.text);
+    if (strcmp(json_string_value(json_object_get(event, "event")), "status") == 0) {
+        json_decref(vm->status);
+        vm->status = json_incref(event);
+    }
+    return event;
+}
+
+const char *harness_state(const struct harness_vm *vm) {
+    const char *state = vm->status ? json_string_value(json_object_get(vm->status, "state")) : NULL;
+    return state ? state : "";
+}
+
+static bool is_among(const char *states, const char *state) {
+    size_t n = strlen(state);
+    for (const char *s = states; n > 0 && (s = strstr(s, state)); s += n)
+        if ((s == states || s[-1] == '|') && (s[n] == '\0' || s[n] == '|'))
+            return true;
+    return false;
+}
+
+bool harness_wait_state(struct harness_vm *vm, const char *states, unsigned timeout_ms) {
+    struct deadline d = deadline_in_ms(timeout_ms);
+    while (!is_among(states, harness_state(vm))) {
+        json_t *event = next_event(vm, d);
+        if (!event)
+            return false;
+        json_decref(event);
+    }
+    return true;
+}
+
+double harness_timing(const struct harness_vm *vm, const char *step) {
+    const json_t *value = json_object_get(json_object_get(vm->status, "timings"), step);
+    return json_is_number(value) ? json_number_value(value) : -1;
+}
+
+pid_t harness_vmm_pid(const struct harness_vm *vm) {
+    return (pid_t)json_integer_value(json_object_get(vm->status, "vmm_pid"));
+}
+
+json_t *harness_request(struct harness_vm *vm, const char *request, const char *event, unsigned timeout_ms) {
+    struct deadline d = deadline_in_ms(timeout_ms);
+    char text[64];
+    (void)text_printf(text, sizeof(text), "{\"request\":\"%s\"}", request);
+    if (vm->control < 0 || send(vm->control, text, strlen(text), MSG_NOSIGNAL) < 0)
+        return NULL;
+    while (event) {
+        json_t *message = next_event(vm, d);
+        if (!message || strcmp(json_string_value(json_object_get(message, "event")), event) == 0)
+            return message;
+        json_decref(message);
+    }
+    return NULL;
+}
+
+/* --- guest.sock ----------------------------------------------------------------------------------------------------------------------- */
+
+int harness_connect(const struct harness_vm *vm, unsigned port, char *error, size_t size) {
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    struct timeval patience = {.tv_sec = 10};
+    char line[128];
+    size_t n = 0;
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (!text_printf(address.sun_path, sizeof(address.sun_path), "%s/guest.sock", vm->dir) || fd < 0 ||
+        connect(fd, (struct sockaddr *)&address, sizeof(address)) < 0)
+        harness_die("guest.sock: %s", strerror(errno));
+    (void)setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+    (void)text_printf(line, sizeof(line), "CONNECT %u\n", port);
+    (void)send(fd, line, strlen(line), MSG_NOSIGNAL);
+    while (n < sizeof(line) - 1 && recv(fd, line + n, 1, 0) == 1 && line[n] != '\n')
+        n++;
+    line[n] = '\0';
+    if (text_starts_with(line, "OK "))
+        return fd;
+    (void)text_copy(error, size, line);
+    (void)close(fd);
+    return -1;
+}
+
+static json_t *pong_json(const struct record *rec) {
+    json_t *fields = json_object();
+    struct view cursor = rec->payload;
+    struct record_field f;
+    while (record_field_next(&cursor, &f)) {
+        uint64_t number;
+        char string[256];
+        if (record_get_u64(rec, (enum record_tag)f.tag, &number))
+            (void)json_object_set_new(fields, record_tag_name(f.tag), json_integer((json_int_t)number));
+        else if (record_get_string(rec, (enum record_tag)f.tag, string, sizeof(string)) > 0)
+            (void)json_object_set_new(fields, record_tag_name(f.tag), json_string(string));
+    }
+    return fields;
+}
+
+json_t *harness_ping(const struct harness_vm *vm) {
+    _cleanup_buf_ struct buf request = {0};
+    struct record_reader reader = {0};
+    struct record rec;
+    char chunk[4096], error[128];
+    json_t *fields = NULL;
+    int fd = harness_connect(vm, 1, error, sizeof(error));
+    if (fd < 0)
+        return NULL;
+    buf_init(&request, 256);
+    size_t mark = record_begin(&request, REC_PING);
+    (void)record_put_u64(&request, TAG_FLAGS, PING_FULL);
+    (void)record_end(&request, mark);
+    (void)send(fd, request.data, request.len, MSG_NOSIGNAL);
+    while (!fields) {
+        ssize_t n = recv(fd, chunk, sizeof(chunk), 0);
+        struct view in = {.p = (const uint8_t *)chunk, .len = n > 0 ? (size_t)n : 0};
+        int r = n > 0 ? record_next(&reader, &in, &rec) : -1;
+        if (r < 0)
+            break;
+        if (r > 0 && rec.type == REC_PONG)
+            fields = pong_json(&rec);
+    }
+    record_reader_done(&reader);
+    (void)close(fd);
+    return fields;
+}
