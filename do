@@ -13,6 +13,8 @@ cd "$ROOT"
 source scripts/lib.sh
 # shellcheck source=scripts/packages.sh
 source scripts/packages.sh
+# shellcheck source=scripts/assets.sh
+source scripts/assets.sh
 
 usage() {
     cat <<'END'
@@ -30,11 +32,12 @@ usage: ./do COMMAND
                         run the fuzzers, 60 seconds a target
   bench NAME [--json FILE]
                         run a benchmark of tests/bench
-  kernel [stock|lean]   fetch the stock guest kernel or build the lean one into the state directory
+  kernel [stock|lean]   fetch the stock guest kernel or build the lean one (20 CPU minutes) into the cache
   doctor                what this machine has and lacks
   packages [GROUP]      install a group of packages, or list the groups
 
-The state directory is $SPACE_STATE_DIR, default /var/lib/space. Anything installed is named first.
+State is in $SPACE_STATE_DIR (default /var/lib/space); kernels and root file systems that are slow to get in
+$SPACE_CACHE_DIR (default /var/cache/space). Anything installed is named first.
 END
 }
 
@@ -48,9 +51,8 @@ prepare_system() {
     require_root
     ensure_packages build runtime
     step "building" scripts/build.sh
-    if [ ! -e "$STATE_DIR/kernels/stock/kernel.json" ]; then
-        step "fetching the stock guest kernel" kernel/fetch-stock.sh "$STATE_DIR/kernels/stock"
-    fi
+    ensure_assets
+    copy_kernels "$STATE_DIR"
 }
 
 cmd_up() {
@@ -86,14 +88,16 @@ cmd_bench() {
     fi
     shift
     ensure_packages build runtime test
-    scripts/build.sh >&2
+    scripts/build.sh
+    ensure_assets
+    export PYTHONPATH=$ROOT/tests PYTHONDONTWRITEBYTECODE=1
     exec /usr/bin/python3 "tests/bench/$name.py" "$@"
 }
 
 cmd_kernel() {
     case ${1:-lean} in
-    stock) kernel/fetch-stock.sh "$STATE_DIR/kernels/stock" ;;
-    lean) kernel/build-lean.sh "$STATE_DIR/kernels/lean" ;;
+    stock) kernel/fetch-stock.sh "$SPACE_CACHE_DIR/kernels/stock" ;;
+    lean) kernel/build-lean.sh "$SPACE_CACHE_DIR/kernels/lean" ;;
     *) die "kernel profiles: stock lean" ;;
     esac
 }

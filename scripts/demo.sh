@@ -10,7 +10,7 @@ cd "$ROOT"
 # shellcheck source=scripts/lib.sh
 source scripts/lib.sh
 
-SEED=$STATE_DIR/cache/seed
+SEED=${SPACE_CACHE_DIR:-/var/cache/space}/seed
 started_here=no
 sandbox=
 
@@ -50,9 +50,6 @@ start_system() {
 
 make_seed_template() {
     if space template get seed >/dev/null 2>&1; then return; fi
-    if [ ! -f "$SEED/manifest.json" ] || [ ! -d "$SEED/rootfs" ]; then
-        step "making the seed root file system (a small Debian; once, about two minutes)" templates/seed/build.sh "$SEED"
-    fi
     step "building template seed:latest" space template build seed:latest --from-dir "$SEED/rootfs" --manifest "$SEED/manifest.json"
 }
 

@@ -13,10 +13,12 @@ unit         part_unit         every module by itself
 sanitize     part_sanitize     the unit tests under address and undefined behaviour sanitizers
 fuzz-replay  part_fuzz_replay  the corpus of every fuzz target, mutated, under the sanitizers
 openapi      part_openapi      the contract is well-formed and agrees with the code
-system       part_system       the real system over its public interfaces
-client       part_client       clients in other languages, the command line
-fault        part_fault        kill, full disk, broken peer at every step
+client       part_client       clients in other languages, against servers that misbehave
+guest        part_guest        the guest agent in a virtual machine
+broker       part_broker       the privileged broker and its jails
 engine       part_engine       virtual machines below the control plane
+system       part_system       the real system over its public interfaces
+fault        part_fault        kill, full disk, broken peer at every step
 docs         part_docs         every command the documentation shows
 '
 
@@ -42,21 +44,20 @@ need_tests() {
 pytest_folder() {
     local folder=$1
     shift
-    "$PYTHON" -m pytest -q --junitxml="$PART_DIR/pytest.xml" -o junit_family=xunit2 "$@" "$folder"
+    "$PYTHON" -m pytest -q -p no:cacheprovider --junitxml="$PART_DIR/pytest.xml" -o junit_family=xunit2 \
+        "$@" "$folder"
 }
 
 need_root() {
     [ "$(id -u)" -eq 0 ] || skip_part "needs root"
 }
 
-# A running system: packages, the installed build, a kernel, the seed tree (shared by all tests, read-only).
+# What a running system takes: packages, the installed build, a kernel, the seed tree.
 need_system() {
     need_root
     ensure_packages build runtime test
     scripts/build.sh
-    if [ ! -e "$TEST_CACHE/kernels/stock/kernel.json" ]; then kernel/fetch-stock.sh "$TEST_CACHE/kernels/stock"; fi
-    if [ ! -e "$TEST_CACHE/seed/manifest.json" ]; then templates/seed/build.sh "$TEST_CACHE/seed"; fi
-    export SPACE_TEST_OUT=$ROOT/out SPACE_TEST_KERNELS=$TEST_CACHE/kernels SPACE_TEST_SEED=$TEST_CACHE/seed
+    ensure_assets
 }
 
 part_lint() {
@@ -85,29 +86,22 @@ part_openapi() {
     pytest_folder tests/openapi
 }
 
-part_system() {
-    need_tests tests/system
-    need_system
-    pytest_folder tests/system
-}
-
 part_client() {
     need_tests tests/client
-    need_system
     pytest_folder tests/client
 }
 
-part_fault() {
-    need_tests tests/fault
+system_part() {
+    need_tests "tests/$1"
     need_system
-    pytest_folder tests/fault
+    pytest_folder "tests/$1"
 }
 
-part_engine() {
-    need_tests tests/engine
-    need_system
-    pytest_folder tests/engine
-}
+part_guest() { system_part guest; }
+part_broker() { system_part broker; }
+part_engine() { system_part engine; }
+part_system() { system_part system; }
+part_fault() { system_part fault; }
 
 part_docs() {
     need_tests tests/docs

@@ -7,8 +7,8 @@
 #
 #   test.sh [--list] [full] [PART...]
 #
-# Environment for the tests: SPACE_TEST_SIZE (small, or full), SPACE_TEST_CACHE (kernels and root
-# file systems that may be kept between runs, default .cache/assets).
+# Environment for the tests: SPACE_TEST_SIZE (small, or full), and where things are: SPACE_TEST_OUT (the
+# installation), SPACE_BUILD_DIR, SPACE_CACHE_DIR (kernels and root file systems).
 set -euo pipefail
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -17,12 +17,14 @@ cd "$ROOT"
 source scripts/lib.sh
 # shellcheck source=scripts/packages.sh
 source scripts/packages.sh
+# shellcheck source=scripts/assets.sh
+source scripts/assets.sh
 # shellcheck source=scripts/test-parts.sh
 source scripts/test-parts.sh
 
 readonly RESULTS=$ROOT/.cache/test
-TEST_CACHE=${SPACE_TEST_CACHE:-$ROOT/.cache/assets}
-export TEST_CACHE
+export SPACE_TEST_OUT=$ROOT/out SPACE_BUILD_DIR=$ROOT/build
+export PYTHONPATH=$ROOT/tests PYTHONDONTWRITEBYTECODE=1
 # ASan's report is the point of a sanitized run; UBSan has to end the program to be one.
 export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=1:abort_on_error=0:strict_string_checks=1}
 export UBSAN_OPTIONS=${UBSAN_OPTIONS:-halt_on_error=1:print_stacktrace=1}
