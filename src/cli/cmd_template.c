@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* template build, ls, get, tag, rm. Building is local (template/build.h); the rest is the API. */
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/text.h"
 #include "cli/api.h"
 #include "cli/command.h"
@@ -28,7 +29,11 @@ static int parse_reference(const char *text, struct reference *ret, struct sp_er
 }
 
 static void show_progress(void *user, const char *step, uint64_t done, uint64_t total) {
+    static uint64_t shown_ns; /* bytes are shown once a second, steps at once */
     (void)total;
+    if (done && clock_monotonic_ns() - shown_ns < NSEC_PER_SEC)
+        return;
+    shown_ns = clock_monotonic_ns();
     if (done)
         output_progress("%s: %s, %llu MiB", (const char *)user, step, (unsigned long long)(done >> 20));
     else

@@ -7,6 +7,7 @@
 #include "cli/template/jail.h"
 #include "cli/template/manifest.h"
 #include "cli/template/oci.h"
+#include "host/piece_hash.h"
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -111,7 +112,7 @@ static int build_into(const struct template_build *b, const struct build_paths *
     _cleanup_free_ struct build_report *jailed = calloc(1, sizeof *jailed);
     _cleanup_json_ json_t *manifest = NULL;
     _cleanup_free_ char *text = NULL;
-    char disk_sha256[SHA256_HEX_SIZE];
+    char disk_hash[SHA256_HEX_SIZE];
     if (!jailed)
         return sp_error_set(err, SP_E_INTERNAL, "out of memory");
     int r = make_disk(b, p, jailed, err);
@@ -121,11 +122,11 @@ static int build_into(const struct template_build *b, const struct build_paths *
     _cleanup_close_ int disk = open(p->image, O_RDONLY | O_CLOEXEC);
     if (disk < 0 || fchmod(disk, 0444) < 0 || fsync(disk) < 0)
         return sp_error_errno(err, errno, "fsync", "%s", p->image);
-    if ((r = sha256_fd_hex(disk, disk_sha256, err)) < 0)
+    if ((r = piece_hash_fd(disk, disk_hash, err)) < 0)
         return r;
     res->disk_bytes = b->disk_mib << 20;
     res->skipped = jailed->counts.skipped;
-    if ((r = template_manifest_seal(manifest, res->disk_bytes, disk_sha256, &text, res->digest, err)) < 0 ||
+    if ((r = template_manifest_seal(manifest, res->disk_bytes, disk_hash, &text, res->digest, err)) < 0 ||
         (r = seal(b, p, res, text, err)) < 0)
         return r;
     res->manifest = TAKE_PTR(manifest);

@@ -110,6 +110,20 @@ static int link_usr(const char *root, struct sp_error *err) {
     return 0;
 }
 
+/* The one device a program expects; the tmpfs itself takes none. */
+static int bind_null(const char *root, struct sp_error *err) {
+    char dev[640], null[640];
+    int r = make_dir(root, "dev", dev, err);
+    if (r < 0)
+        return r;
+    if (!text_printf(null, sizeof null, "%s/dev/null", root))
+        return sp_error_set(err, SP_E_INVALID, "path too long");
+    _cleanup_close_ int fd = open(null, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd < 0 || mount("/dev/null", null, NULL, MS_BIND, NULL) < 0)
+        return sp_error_errno(err, errno, "bind", "/dev/null");
+    return 0;
+}
+
 /* Root for umoci: the host's /usr and the image read-only, the scratch file system at /bundle. */
 static int make_tool_root(const struct template_build *b, const struct build_paths *p, const char *root,
                           struct sp_error *err) {
@@ -117,7 +131,7 @@ static int make_tool_root(const struct template_build *b, const struct build_pat
     int r;
     if (mkdir(root, 0755) < 0 || mount("jail", root, "tmpfs", MS_NOSUID | MS_NODEV, "size=16m,mode=755") < 0)
         return sp_error_errno(err, errno, "mount", "tmpfs for the build jail");
-    if ((r = link_usr(root, err)) < 0 || (r = make_dir(root, "usr", usr, err)) < 0 ||
+    if ((r = link_usr(root, err)) < 0 || (r = bind_null(root, err)) < 0 || (r = make_dir(root, "usr", usr, err)) < 0 ||
         (r = bind_readonly("/usr", usr, err)) < 0 || (r = make_dir(root, "image", image, err)) < 0 ||
         (r = bind_readonly(b->source, image, err)) < 0 || (r = make_dir(root, "tmp", tmp, err)) < 0 ||
         (r = make_dir(root, "proc", proc, err)) < 0 || (r = make_dir(root, "bundle", bundle, err)) < 0)
@@ -189,7 +203,7 @@ static int unpack_oci(struct jail *j, struct sp_error *err) {
     return run_tool(argv, err);
 }
 
-/* pid 1 of its namespace; tells its outcome through the exit status and the shared report. */
+/* pid 1 of its namespace. */
 static int unpacker(struct jail *j, struct build_report *report) {
     struct sp_error *err = &report->error;
     prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
@@ -198,7 +212,7 @@ static int unpacker(struct jail *j, struct build_report *report) {
     return j->b->kind == TEMPLATE_FROM_TAR ? unpack_tar(j, report, err) : unpack_oci(j, err);
 }
 
-/* Runs the unpacker and takes its report over a page shared with it alone. */
+/* Runs the unpacker and takes its report over a pipe. */
 static int run_unpacker(struct jail *j, struct build_report *report, struct sp_error *err) {
     int pipefd[2], status = 0;
     if (pipe2(pipefd, O_CLOEXEC) < 0)
@@ -244,7 +258,7 @@ static int read_oci_config(const char *bundle, struct build_report *report, stru
 
 static int keeper(struct jail *j, struct build_report *report, struct sp_error *err) {
     char tree[600];
-    if (unshare(CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWPID) < 0)
+    if (unshare(CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS) < 0)
         return sp_error_errno(err, errno, "unshare", "build namespaces");
     if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0)
         return sp_error_errno(err, errno, "mount", "private root");

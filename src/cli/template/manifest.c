@@ -114,9 +114,9 @@ int template_manifest_parse(const char *data, size_t len, json_t **ret, struct s
     return 0;
 }
 
-int template_manifest_seal(json_t *manifest, uint64_t disk_bytes, const char *disk_sha256, char **ret_text,
+int template_manifest_seal(json_t *manifest, uint64_t disk_bytes, const char *disk_hash, char **ret_text,
                            char ret_digest[SHA256_HEX_SIZE], struct sp_error *err) {
-    json_t *disk = json_pack("{s:I,s:s}", "size_bytes", (json_int_t)disk_bytes, "sha256", disk_sha256);
+    json_t *disk = json_pack("{s:I,s:s}", "size_bytes", (json_int_t)disk_bytes, "sha256_pieces", disk_hash);
     if (!disk || json_object_set_new(manifest, "disk", disk) < 0 ||
         json_object_set_new(manifest, "format_version", json_integer(1)) < 0)
         return sp_error_set(err, SP_E_INTERNAL, "out of memory");

@@ -20,5 +20,5 @@ int template_manifest_parse(const char *data, size_t len, json_t **ret, struct s
 /* Defaults when no manifest was given: PATH and LANG, "/", root, nothing started. */
 json_t *template_manifest_default(void);
 /* Adds format_version and the disk, prints canonically (sorted keys, no spaces) and names it. *ret_text is heap memory. */
-int template_manifest_seal(json_t *manifest, uint64_t disk_bytes, const char *disk_sha256, char **ret_text,
+int template_manifest_seal(json_t *manifest, uint64_t disk_bytes, const char *disk_hash, char **ret_text,
                            char ret_digest[SHA256_HEX_SIZE], struct sp_error *err);
