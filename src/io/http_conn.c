@@ -229,9 +229,13 @@ static void body_complete(struct conn *c) {
 static void refuse(struct conn *c) {
     enum http1_error e = c->parser.error;
     int status = http1_error_status(e);
-    const char *code = status == 413 ? sp_code_name(SP_E_TOO_LARGE) : "bad_request";
-    if (status == 431 || status == 414)
+    const char *code = "bad_request";
+    if (status == 413)
+        code = sp_code_name(SP_E_TOO_LARGE);
+    else if (status == 431)
         code = "head_too_large";
+    else if (status == 503)
+        code = sp_code_name(SP_E_UNAVAILABLE);
     c->server->stats.bad_requests++;
     c->closing = true;
     set_state(c, CONN_BUSY);

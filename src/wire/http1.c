@@ -151,9 +151,9 @@ static enum http1_event feed_slice(struct http1_parser *p, const char *data, siz
 
 static enum http1_event feed_until_close(struct http1_parser *p, const char *data, size_t len, size_t *used,
                                          struct http1_slice *ret_body) {
-    if (len - *used > p->limits.body_max - p->body_total)
+    p->left = p->limits.body_max - p->body_total;
+    if (p->left == 0)
         return fail(p, HTTP1_E_BODY_LONG);
-    p->left = UINT64_MAX;
     return feed_slice(p, data, len, used, ret_body, ST_CLOSE);
 }
 
