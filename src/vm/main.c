@@ -43,13 +43,23 @@ static int setup(struct vm *vm, int argc, char **argv, struct sp_error *err) {
     if ((r = fd_set_nonblocking(vm->config.fd_control, true)) < 0 ||
         (r = fd_set_nonblocking(vm->config.fd_guest, true)) < 0)
         return sp_error_set(err, SP_E_INVALID, "an inherited listener is missing");
-    return setup_signals(vm, err);
+    if ((r = setup_signals(vm, err)) < 0)
+        return r;
+    return vm_confine(err);
+}
+
+static enum log_level level_from_environment(void) {
+    const char *name = getenv("SPACE_LOG_LEVEL");
+    enum log_level level = LOG_L_INFO;
+    if (name)
+        (void)log_level_from_name(name, &level);
+    return level;
 }
 
 int main(int argc, char **argv) {
     struct sp_error err = {0};
     int status = 1;
-    log_init("space-vm", LOG_L_INFO);
+    log_init("space-vm", level_from_environment());
     if (setup(&the_vm, argc, argv, &err) < 0)
         log_error(LOG_L_ERROR, "start_failed", &err, NULL);
     else

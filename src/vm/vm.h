@@ -250,6 +250,10 @@ void console_read(struct vm *vm); /* fd_console is readable */
  * Deadline NULL: no bound of the caller's own. */
 void vm_turn(struct vm *vm, const struct deadline *d);
 
+/* --- confine.c: the last thing before the VMM starts; everything space-vm still needs has been opened --- */
+
+int vm_confine(struct sp_error *err);
+
 /* --- lifecycle.c: straight-line ---------------------------------------------------------------------------------------------------------- */
 
 /* From nothing to running, saved or failed; then serves until there is a reason to end. Returns the exit status. */
