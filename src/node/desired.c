@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Parsing of the desired list. */
+#include "node/desired.h"
+#include "base/clock.h"
+#include "base/text.h"
+#include "vm/vm_config.h"
+#include <string.h>
+#include <time.h>
+
+/* Exactly n digits at *text, which is advanced. */
+static bool take_digits(const char **text, unsigned n, unsigned min, unsigned max, unsigned *ret) {
+    unsigned value = 0;
+    for (unsigned i = 0; i < n; i++, (*text)++) {
+        if (**text < '0' || **text > '9')
+            return false;
+        value = value * 10 + (unsigned)(**text - '0');
+    }
+    *ret = value;
+    return value >= min && value <= max;
+}
+
+static bool take(const char **text, char c) {
+    return **text == c && (*text)++;
+}
+
+/* ".123456" of any length: nanoseconds. */
+static bool take_fraction(const char **text, uint64_t *ret) {
+    uint64_t scale = NSEC_PER_SEC / 10;
+    *ret = 0;
+    if (**text != '.')
+        return true;
+    (*text)++;
+    if (**text < '0' || **text > '9')
+        return false;
+    for (; **text >= '0' && **text <= '9'; (*text)++, scale /= 10)
+        *ret += (uint64_t)(**text - '0') * scale;
+    return true;
+}
+
+bool desired_time_parse(const char *text, uint64_t *ret_ns) {
+    unsigned year, month, day, hour, minute, second;
+    uint64_t fraction;
+    struct tm tm = {0};
+    if (!take_digits(&text, 4, 1970, 2200, &year) || !take(&text, '-') || !take_digits(&text, 2, 1, 12, &month) ||
+        !take(&text, '-') || !take_digits(&text, 2, 1, 31, &day) || !take(&text, 'T') ||
+        !take_digits(&text, 2, 0, 23, &hour) || !take(&text, ':') || !take_digits(&text, 2, 0, 59, &minute) ||
+        !take(&text, ':') || !take_digits(&text, 2, 0, 60, &second) || !take_fraction(&text, &fraction))
+        return false;
+    if (strcmp(text, "Z") != 0 && strcmp(text, "+00:00") != 0)
+        return false;
+    tm.tm_year = (int)year - 1900;
+    tm.tm_mon = (int)month - 1;
+    tm.tm_mday = (int)day;
+    tm.tm_hour = (int)hour;
+    tm.tm_min = (int)minute;
+    tm.tm_sec = (int)second;
+    *ret_ns = (uint64_t)timegm(&tm) * NSEC_PER_SEC + fraction;
+    return true;
+}
+
+static bool is_hex(const char *s, size_t digits) {
+    return strlen(s) == digits && s[strspn(s, "0123456789abcdef")] == '\0';
+}
+
+static int parse_template(const json_t *obj, struct desired *d, struct sp_error *err) {
+    json_t *template = NULL, *manifest = NULL;
+    const char *digest;
+    if (json_get_opt_object(obj, "", "template", &template, err) < 0)
+        return -SP_E_INVALID;
+    if (!template)
+        return sp_error_field(err, SP_E_INVALID, "template", "template is missing");
+    if (json_get_string(template, "template", "digest", 64, 64, &digest, err) < 0 ||
+        json_get_opt_object(template, "template", "manifest", &manifest, err) < 0)
+        return -SP_E_INVALID;
+    if (!is_hex(digest, 64) || !text_copy(d->template_digest, sizeof(d->template_digest), digest))
+        return sp_error_field(err, SP_E_INVALID, "template.digest", "template.digest must be 64 hex digits");
+    d->manifest = manifest;
+    return 0;
+}
+
+static int parse_identity(const json_t *obj, struct desired *d, struct sp_error *err) {
+    const char *hostname, *machine_id;
+    json_t *env;
+    if (json_get_string(obj, "", "hostname", 1, sizeof(d->hostname) - 1, &hostname, err) < 0 ||
+        json_get_string(obj, "", "machine_id", 32, 32, &machine_id, err) < 0 ||
+        json_get_opt_object(obj, "", "env", &env, err) < 0)
+        return -SP_E_INVALID;
+    if (!is_hex(machine_id, 32))
+        return sp_error_field(err, SP_E_INVALID, "machine_id", "machine_id must be 32 hex digits");
+    (void)text_copy(d->hostname, sizeof(d->hostname), hostname);
+    (void)text_copy(d->machine_id, sizeof(d->machine_id), machine_id);
+    d->env = env;
+    return 0;
+}
+
+static int parse_size(const json_t *obj, struct desired *d, struct sp_error *err) {
+    json_t *resources = NULL;
+    uint64_t vcpus, memory_mib;
+    if (json_get_opt_object(obj, "", "resources", &resources, err) < 0)
+        return -SP_E_INVALID;
+    if (!resources)
+        return sp_error_field(err, SP_E_INVALID, "resources", "resources is missing");
+    if (json_get_u64(resources, "resources", "vcpus", 1, VM_CONFIG_VCPUS_MAX, &vcpus, err) < 0 ||
+        json_get_u64(resources, "resources", "memory_mib", VM_CONFIG_MEMORY_MIB_MIN, VM_CONFIG_MEMORY_MIB_MAX,
+                     &memory_mib, err) < 0)
+        return -SP_E_INVALID;
+    d->vcpus = (unsigned)vcpus;
+    d->memory_mib = (unsigned)memory_mib;
+    return 0;
+}
+
+/* What is needed to make it run. */
+static int parse_start(const json_t *obj, struct desired *d, struct sp_error *err) {
+    const char *deadline;
+    if (parse_template(obj, d, err) < 0 || parse_size(obj, d, err) < 0 || parse_identity(obj, d, err) < 0 ||
+        json_get_opt_string(obj, "", "deadline_at", 1, 64, "", &deadline, err) < 0)
+        return -SP_E_INVALID;
+    if (deadline[0] && !desired_time_parse(deadline, &d->deadline_ns))
+        return sp_error_field(err, SP_E_INVALID, "deadline_at", "deadline_at must be an RFC 3339 time");
+    return 0;
+}
+
+/* What must be good for the list to be used at all. */
+static int parse_item(const json_t *obj, struct desired *d, struct sp_error *err) {
+    struct sp_error why = {0};
+    const char *id, *want, *observed;
+    if (!json_is_object(obj))
+        return sp_error_field(err, SP_E_PROTOCOL, "sandboxes", "sandboxes must hold objects");
+    if (json_get_string(obj, "", "id", 1, ID_SIZE - 1, &id, err) < 0 ||
+        json_get_string(obj, "", "desired", 1, 16, &want, err) < 0 ||
+        json_get_u64(obj, "", "generation", 0, INT64_MAX, &d->generation, err) < 0 ||
+        json_get_opt_string(obj, "", "observed", 1, sizeof(d->observed) - 1, "", &observed, err) < 0)
+        return -SP_E_PROTOCOL;
+    if (!id_is_valid(id, "sbx"))
+        return sp_error_field(err, SP_E_PROTOCOL, "id", "id must be the id of a sandbox");
+    if (strcmp(want, "running") != 0 && strcmp(want, "deleted") != 0)
+        return sp_error_field(err, SP_E_PROTOCOL, "desired", "desired must be running or deleted");
+    (void)text_copy(d->id, sizeof(d->id), id);
+    (void)text_copy(d->observed, sizeof(d->observed), observed);
+    d->want = want[0] == 'r' ? WANT_RUNNING : WANT_DELETED;
+    if (d->want == WANT_RUNNING && parse_start(obj, d, &why) < 0)
+        (void)text_escape(d->problem, sizeof(d->problem), why.text, strlen(why.text));
+    return 0;
+}
+
+static int compare(const void *a, const void *b) {
+    return strcmp(((const struct desired *)a)->id, ((const struct desired *)b)->id);
+}
+
+static int parse_revision(const json_t *answer, char *dst, struct sp_error *err) {
+    const json_t *revision = json_object_get(answer, "revision");
+    bool good = json_is_integer(revision)
+                    ? text_printf(dst, DESIRED_REVISION_MAX + 1, "%lld", (long long)json_integer_value(revision))
+                    : json_is_string(revision) && text_copy(dst, DESIRED_REVISION_MAX + 1, json_string_value(revision));
+    if (!good || !dst[0] || dst[strspn(dst, "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ._-")])
+        return sp_error_field(err, SP_E_PROTOCOL, "revision", "revision must be a number or a word");
+    return 0;
+}
+
+static int parse_items(const json_t *sandboxes, struct desired_list *list, struct sp_error *err) {
+    list->items = calloc(json_array_size(sandboxes) + 1, sizeof(*list->items));
+    if (!list->items)
+        return sp_error_set(err, SP_E_INTERNAL, "out of memory");
+    for (size_t i = 0; i < json_array_size(sandboxes); i++, list->n++)
+        if (parse_item(json_array_get(sandboxes, i), &list->items[i], err) < 0)
+            return sp_error_wrap(err, "sandboxes[%zu]", i);
+    qsort(list->items, list->n, sizeof(*list->items), compare);
+    for (size_t i = 1; i < list->n; i++)
+        if (strcmp(list->items[i - 1].id, list->items[i].id) == 0)
+            return sp_error_field(err, SP_E_PROTOCOL, "sandboxes", "%s is in the list twice", list->items[i].id);
+    return 0;
+}
+
+int desired_parse(const json_t *answer, struct desired_list *ret, struct sp_error *err) {
+    struct desired_list list = {0};
+    json_t *sandboxes = NULL;
+    int r;
+    *ret = list;
+    if (json_get_opt_array(answer, "", "sandboxes", DESIRED_SANDBOXES_MAX, &sandboxes, err) < 0)
+        return -SP_E_INVALID;
+    if (!sandboxes)
+        return sp_error_field(err, SP_E_PROTOCOL, "sandboxes", "sandboxes is missing");
+    r = parse_revision(answer, list.revision, err);
+    if (r == 0)
+        r = parse_items(sandboxes, &list, err);
+    if (r < 0) {
+        free(list.items);
+        return r;
+    }
+    list.root = json_incref((json_t *)(uintptr_t)answer);
+    *ret = list;
+    return 0;
+}
+
+void desired_list_done(struct desired_list *list) {
+    free(list->items);
+    json_decref(list->root);
+    *list = (struct desired_list){0};
+}
+
+const struct desired *desired_find(const struct desired_list *list, const char *id) {
+    struct desired key = {0};
+    if (!list->n || !text_copy(key.id, sizeof(key.id), id))
+        return NULL;
+    return bsearch(&key, list->items, list->n, sizeof(*list->items), compare);
+}

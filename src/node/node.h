@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The node as a whole: the table of sandboxes, what all of them share, and the passes over it. Its memory is the host's:
+ * after a restart the table is made again from the broker's list and what each VM says.
+ */
+#pragma once
+#include "node/capacity.h"
+#include "node/sandbox.h"
+
+#define NODE_BUCKETS 1024u
+#define NODE_PASS_MS 60000u     /* full pass: list, leftovers, sweep */
+#define NODE_SAY_AGAIN_MS 1000u /* a report that control seems to have lost is not repeated faster */
+
+struct control_link;
+
+struct node {
+    struct loop *loop;
+    const struct settings *settings;
+    struct facts facts;
+    const char *accelerator; /* NULL until the broker said what there is */
+    struct vm_request_base base;
+    struct broker_client *broker;
+    struct template_cache *templates;
+    struct control_link *control;
+    struct sandbox *buckets[NODE_BUCKETS], *first;
+    unsigned n_sandboxes;
+    uint64_t next_order;
+    struct desired_list desired; /* the last one */
+    bool desired_known;
+    struct loop_task slots; /* hands out start slots */
+    struct loop_timer *pass;
+    struct node_sync *sync; /* a listing that is going on */
+};
+
+int node_init(struct node *n, struct loop *l, const struct settings *s, struct sp_error *err);
+void node_done(struct node *n);
+
+/* ---- node.c: the table ---- */
+struct sandbox *node_find(const struct node *n, const char *id);
+void node_table_add(struct node *n, struct sandbox *s);
+void node_table_remove(struct node *n, struct sandbox *s);
+void node_slots_changed(struct node *n); /* somebody queues, or a slot is free */
+unsigned node_slots(const struct node *n);
+/* FAILURE_NONE, or why s cannot be admitted. */
+enum failure node_admit(const struct node *n, const struct sandbox *s, char *message, size_t size);
+/* Capacity as it is now; NULL when it cannot be measured. */
+json_t *node_capacity(const struct node *n);
+
+/* ---- node_sync.c: what the broker has ---- */
+extern const struct broker_client_events node_broker_events; /* their ctx is the node */
+void node_sync_cancel(struct node *n);
+void node_sync_begin(struct node *n); /* list VMs and snapshots, adopt, stop leftovers, sweep */
+
+/* ---- node_desired.c ---- */
+void node_apply_desired(struct node *n, struct desired_list *list); /* takes it over */
+void node_reconcile(struct node *n, struct sandbox *s, const struct desired *d);

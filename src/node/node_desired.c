@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What control wants, applied: one decision for each sandbox of its list, and of ours that are not in it. */
+#include "base/log.h"
+#include "node/control_link.h"
+#include "node/node.h"
+#include <string.h>
+
+static void act_start(struct node *n, struct sandbox *s, const struct desired *d) {
+    if (!s)
+        s = sandbox_new(n, d->id);
+    sandbox_set_want(s, d);
+    sandbox_start(s);
+}
+
+static void act_restart(struct sandbox *s, const struct desired *d) {
+    sandbox_set_want(s, d);
+    s->began_ms = loop_now_ms(s->node->loop);
+    s->rebuilt = false;
+    sandbox_stop(s, SB_NEW);
+}
+
+static void act_delete(struct node *n, struct sandbox *s, const struct desired *d) {
+    if (!s)
+        s = sandbox_new(n, d->id);
+    if (d)
+        sandbox_set_want(s, d);
+    sandbox_stop(s, SB_DELETED);
+}
+
+/* Ends as failed, with nothing left on the host; `is_known`: control has the reason already. */
+static void act_fail(struct node *n, const struct desired *d, bool is_known) {
+    struct sandbox *s = sandbox_new(n, d->id);
+    sandbox_set_want(s, d);
+    s->generation = d->generation;
+    s->report.failed_is_known = is_known;
+    fault_set(&s->fault, FAILURE_VMM_KILLED, "the VM was gone when the node came back");
+    sandbox_stop(s, SB_FAILED);
+}
+
+/* Not at once: the list may have been made before our last report arrived. */
+static void act_say_again(struct node *n, struct sandbox *s) {
+    if (s->report.under_way || loop_now_ms(n->loop) - s->report.last_ms < NODE_SAY_AGAIN_MS)
+        return;
+    s->report.due = true;
+    s->report.failed_is_known = false;
+    control_link_report_soon(n->control);
+}
+
+/* What is on its way out does not come back, but it may become unwanted for good. */
+static void note_while_stopping(struct sandbox *s, const struct desired *d) {
+    if ((!d || d->want == WANT_DELETED) && s->after != SB_DELETED)
+        sandbox_stop(s, SB_DELETED);
+    else if (d && d->want == WANT_RUNNING && d->generation >= s->want.generation)
+        sandbox_set_want(s, d);
+}
+
+void node_reconcile(struct node *n, struct sandbox *s, const struct desired *d) {
+    struct local local = {.state = s ? sandbox_local_state(s) : LOCAL_NONE, .generation = s ? s->generation : 0};
+    enum reconcile_action action = reconcile(d, &local);
+    if (action != RECONCILE_NOTHING)
+        log_event(LOG_L_DEBUG, "reconcile", "sandbox_id", d ? d->id : s->id, "action", reconcile_action_name(action),
+                  NULL);
+    switch (action) {
+    case RECONCILE_NOTHING:
+        if (local.state == LOCAL_STOPPING)
+            note_while_stopping(s, d);
+        else if (s && d)
+            sandbox_set_want(s, d);
+        break;
+    case RECONCILE_START:
+        act_start(n, s, d);
+        break;
+    case RECONCILE_RESTART:
+        act_restart(s, d);
+        break;
+    case RECONCILE_DELETE:
+        act_delete(n, s, d);
+        break;
+    case RECONCILE_LOST:
+        act_fail(n, d, false);
+        break;
+    case RECONCILE_KEEP_FAILED:
+        act_fail(n, d, true);
+        break;
+    case RECONCILE_SAY_AGAIN:
+        sandbox_set_want(s, d);
+        act_say_again(n, s);
+        break;
+    case RECONCILE_FORGET:
+        sandbox_free(s);
+        break;
+    }
+}
+
+/* Whether a sandbox that control does not list may be forgotten or stopped: not before what is due was said. */
+static bool may_forget(const struct sandbox *s) {
+    return !s->report.under_way;
+}
+
+void node_apply_desired(struct node *n, struct desired_list *list) {
+    desired_list_done(&n->desired);
+    n->desired = *list;
+    n->desired_known = true;
+    for (struct sandbox *s = n->first, *next; s; s = next) {
+        next = s->next;
+        if (!desired_find(&n->desired, s->id) && may_forget(s))
+            node_reconcile(n, s, NULL);
+    }
+    for (size_t i = 0; i < n->desired.n; i++)
+        node_reconcile(n, node_find(n, n->desired.items[i].id), &n->desired.items[i]);
+}

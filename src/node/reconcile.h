@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The node's decision for one sandbox, as a pure function of what control wants and what is here. Level-triggered: it may
+ * be asked at any time, any number of times.
+ */
+#pragma once
+#include "node/desired.h"
+
+enum local_state {
+    LOCAL_NONE,   /* nothing known here */
+    LOCAL_COMING, /* on its way to running */
+    LOCAL_RUNNING,
+    LOCAL_STOPPING, /* on its way out */
+    LOCAL_FAILED,   /* nothing on the host, reason kept */
+    LOCAL_DELETED,  /* nothing on the host */
+};
+
+enum reconcile_action {
+    RECONCILE_NOTHING,
+    RECONCILE_START,       /* make it run */
+    RECONCILE_RESTART,     /* another generation is wanted: end this one, then start */
+    RECONCILE_DELETE,      /* end it and say deleted */
+    RECONCILE_LOST,        /* control saw it running, it is not here: failed */
+    RECONCILE_KEEP_FAILED, /* control knows it failed: hold nothing, say nothing */
+    RECONCILE_SAY_AGAIN,   /* control's record differs from what is here: report it once more */
+    RECONCILE_FORGET,      /* nobody wants it and nothing is left */
+};
+
+struct local {
+    enum local_state state;
+    uint64_t generation; /* 0: not known yet (an adopted VM that has not spoken) */
+};
+
+/* d NULL: the sandbox is not in control's list. */
+enum reconcile_action reconcile(const struct desired *d, const struct local *local);
+const char *reconcile_action_name(enum reconcile_action action);

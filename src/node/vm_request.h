@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What is asked of the broker for a VM: the snapshot's key, vm_start's fields for a clone and for a template boot, the
+ * manifest of a snapshot. Pure.
+ */
+#pragma once
+#include "node/desired.h"
+#include "node/facts.h"
+
+#define SNAPSHOT_KEY_SIZE 33
+
+/* What decides which snapshot a sandbox starts from. */
+struct template_spec {
+    char key[SNAPSHOT_KEY_SIZE];
+    char digest[SHA256_HEX_SIZE];
+    unsigned vcpus, memory_mib;
+    json_t *manifest; /* owned; NULL: none */
+};
+/* Fills in the key as well: first 32 hex digits of SHA-256("digest|kernel|initrd|vcpus|memory|machine|qemu"). */
+void template_spec_init(struct template_spec *spec, const struct desired *d, const struct facts *f,
+                        const char *accelerator);
+void template_spec_done(struct template_spec *spec);
+
+/* How VMs are started on this node. */
+struct vm_request_base {
+    const struct settings *settings;
+    const struct facts *facts;
+    const char *accelerator;
+};
+/* vm_start's fields; *ret is new. SP_E_INVALID or SP_E_TOO_LARGE naming what of the template or sandbox does not fit. */
+int vm_request_clone(const struct vm_request_base *b, const struct desired *d, const char *key, uint64_t deadline_ms,
+                     json_t **ret, struct sp_error *err);
+int vm_request_boot(const struct vm_request_base *b, const struct template_spec *spec, const char *id,
+                    uint64_t deadline_ms, json_t **ret, struct sp_error *err);
+json_t *vm_request_snapshot_manifest(const struct vm_request_base *b, const struct template_spec *spec);
+/* Time a template's boot may take: create_timeout_s, and more when its probe says so. */
+uint64_t vm_request_boot_ms(const struct settings *s, const struct template_spec *spec);
