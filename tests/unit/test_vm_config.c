@@ -56,11 +56,13 @@ static int parse_with(const char *part, const char *key, const char *json_value)
     _cleanup_json_ json_t *root = json_loads(WHOLE, 0, NULL);
     _cleanup_free_ char *text = NULL;
     json_t *target = json_object_get(root, part);
-    if (strchr(key, '.')) {
-        char first[32];
-        assert_true(text_printf(first, sizeof(first), "%.*s", (int)strcspn(key, "."), key));
+    const char *dot = strchr(key, '.');
+    if (dot) {
+        char first[32] = "";
+        assert_true((size_t)(dot - key) < sizeof(first));
+        memcpy(first, key, (size_t)(dot - key));
         target = json_object_get(target, first);
-        key = strchr(key, '.') + 1;
+        key = dot + 1;
     }
     if (json_value)
         (void)json_object_set_new(target, key, json_loads(json_value, JSON_DECODE_ANY, NULL));
