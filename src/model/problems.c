@@ -7,6 +7,8 @@
 #include <string.h>
 
 static const struct problem_row rows[PROBLEM_CODE_COUNT_] = {
+    [PROBLEM_BAD_REQUEST] = {"bad_request", 400, "The HTTP message is not well formed",
+                             "from the HTTP layer; with status 414, 417, 501 or 505 where those fit"},
     [PROBLEM_MALFORMED] = {"malformed", 400, "The body is not acceptable JSON",
                            "not JSON, a key given twice, nested too deep, or bytes that are no UTF-8"},
     [PROBLEM_INVALID] = {"invalid", 400, "A field breaks its rule",
@@ -34,18 +36,15 @@ static const struct problem_row rows[PROBLEM_CODE_COUNT_] = {
     [PROBLEM_NO_PTY] = {"no_pty", 409, "The command has no terminal", "the session was made without `pty`"},
     [PROBLEM_PROCESS_EXITED] = {"process_exited", 409, "The command has ended", "data plane"},
     [PROBLEM_GONE] = {"gone", 410, "It no longer exists", "the sandbox was deleted, the token revoked, or the session expired"},
-    [PROBLEM_LENGTH_REQUIRED] = {"length_required", 411, "A length is needed", "from the HTTP layer"},
     [PROBLEM_TOO_LARGE] = {"too_large", 413, "The body is too large", "see the limits"},
-    [PROBLEM_URI_TOO_LONG] = {"uri_too_long", 414, "The target is too long", "from the HTTP layer"},
     [PROBLEM_UNSUPPORTED_MEDIA_TYPE] = {"unsupported_media_type", 415, "The body is not declared as JSON",
                                         "`Content-Type: application/json` is needed, or the type the route names"},
-    [PROBLEM_EXPECTATION_FAILED] = {"expectation_failed", 417, "Unknown expectation", "from the HTTP layer"},
     [PROBLEM_IDEMPOTENCY_MISMATCH] = {"idempotency_mismatch", 422, "The key was used with another body",
                                       "take a new key, or send the first body again"},
     [PROBLEM_QUOTA_EXCEEDED] = {"quota_exceeded", 429, "A quota is used up", "`field` names the quota; `Retry-After` is a guess"},
     [PROBLEM_RATE_LIMITED] = {"rate_limited", 429, "Too many requests", "wait for `Retry-After` seconds"},
     [PROBLEM_TOO_MANY_STREAMS] = {"too_many_streams", 429, "Too many streams", "data plane"},
-    [PROBLEM_HEADERS_TOO_LARGE] = {"headers_too_large", 431, "The header is too large", "from the HTTP layer"},
+    [PROBLEM_HEAD_TOO_LARGE] = {"head_too_large", 431, "The request's head is too large", "from the HTTP layer"},
     [PROBLEM_INTERNAL] = {"internal", 500, "A fault of the platform", "the log has the details"},
     [PROBLEM_UNSUPPORTED] = {"unsupported", 501, "Not offered here", "from the HTTP layer"},
     [PROBLEM_BAD_GATEWAY] = {"bad_gateway", 502, "A part of the platform failed", "data plane"},

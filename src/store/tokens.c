@@ -25,7 +25,7 @@ int token_authenticate(struct store *s, const uint8_t hash[SHA256_SIZE], struct 
     pg_bytes(&a, hash, SHA256_SIZE);
     int r = pg_run(s,
                    "SELECT k.id, k.tenant_id, k.scopes, t.requests_per_second, "
-                   "k.last_used_at IS NULL OR k.last_used_at < now() - interval '5 minutes' "
+                   "k.last_used_at IS NULL OR k.last_used_at < now() - interval '5 minutes', t.max_sessions_per_sandbox "
                    "FROM tokens k JOIN tenants t ON t.id = k.tenant_id "
                    "WHERE (k.hash = $1 OR (k.previous_hash = $1 AND k.previous_until > now())) "
                    "AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > now())",
@@ -39,6 +39,7 @@ int token_authenticate(struct store *s, const uint8_t hash[SHA256_SIZE], struct 
         return pg_corrupt(err, "token");
     auth.scopes = (uint32_t)pg_get_int(res, 0, 2);
     auth.requests_per_second = (uint64_t)pg_get_int(res, 0, 3);
+    auth.max_sessions_per_sandbox = (uint64_t)pg_get_int(res, 0, 5);
     if (pg_get_bool(res, 0, 4))
         (void)touch(s, auth.token_id, NULL); /* coarse anyway; a failure shows in the next statement */
     *ret = auth;

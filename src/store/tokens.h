@@ -10,7 +10,7 @@
 struct auth {
     char tenant_id[ID_SIZE], token_id[ID_SIZE];
     uint32_t scopes;
-    uint64_t requests_per_second;
+    uint64_t requests_per_second, max_sessions_per_sandbox; /* the tenant's quotas */
 };
 /* SP_E_UNAUTHORIZED: unknown, expired or revoked. Notes the use, to within five minutes. */
 int token_authenticate(struct store *s, const uint8_t hash[SHA256_SIZE], struct auth *ret, struct sp_error *err);
