@@ -24,10 +24,11 @@ void layout_close(struct layout *layout) {
         *fds[i] = close_fd(*fds[i]);
 }
 
-void layout_name_store(struct layout *layout, const struct settings *settings) {
+void layout_name(struct layout *layout, const struct settings *settings) {
     (void)text_printf(layout->store_path, sizeof(layout->store_path), "%s/store", settings->state_dir);
     (void)text_printf(layout->image_path, sizeof(layout->image_path), "%s/store.img", settings->state_dir);
-    (void)text_printf(layout->scratch, sizeof(layout->scratch), "%s/run/vm", settings->state_dir);
+    (void)text_printf(layout->run_path, sizeof(layout->run_path), "%s/run", settings->state_dir);
+    (void)text_printf(layout->run_vm_path, sizeof(layout->run_vm_path), "%s/run/vm", settings->state_dir);
     layout->kernel_dir = settings->kernel_dir;
 }
 
@@ -132,7 +133,6 @@ int layout_open(struct layout *layout, const struct settings *settings, const st
     struct store_fs fs;
     int r;
 
-    layout_name_store(layout, settings);
     fs = layout_store_fs(layout, settings);
     r = store_fs_open(&fs, ret_kind, err);
     if (r == 0)

@@ -12,7 +12,7 @@
 struct layout {
     int store, templates, snapshots, sandboxes; /* directories */
     int run, run_vm, log;
-    char scratch[SETTINGS_PATH_MAX + 16];       /* path of run/vm: where a jail's root is built */
+    char run_path[SETTINGS_PATH_MAX + 16], run_vm_path[SETTINGS_PATH_MAX + 16];
     char store_path[SETTINGS_PATH_MAX + 16], image_path[SETTINGS_PATH_MAX + 16];
     const char *kernel_dir; /* borrowed from the settings */
     /* Programs, opened once: a VM is started from what was there when the broker started. */
@@ -33,8 +33,8 @@ struct layout_programs {
 
 void layout_init(struct layout *layout); /* every descriptor -1 */
 void layout_close(struct layout *layout);
-/* Where the store is; needs no directory to be there. */
-void layout_name_store(struct layout *layout, const struct settings *settings);
+/* First: where everything is; needs no directory to be there. */
+void layout_name(struct layout *layout, const struct settings *settings);
 struct store_fs layout_store_fs(const struct layout *layout, const struct settings *settings);
 /* Makes the directories outside the store, with their modes; opens run, run/vm and log. */
 int layout_open_run(struct layout *layout, const struct settings *settings, struct sp_error *err);

@@ -93,6 +93,12 @@ static int open_cgroups(struct broker *b, struct sp_error *err) {
     return r;
 }
 
+/* OpenSSL sets itself up at the first hash, which takes 10 ms: here once, instead of in every job. */
+static void warm_up(void) {
+    uint8_t digest[SHA256_SIZE];
+    sha256_memory("", 0, digest);
+}
+
 static bool probe_kvm(void) {
     _cleanup_close_ int fd = open("/dev/kvm", O_RDWR | O_CLOEXEC);
     return fd >= 0;
@@ -151,8 +157,10 @@ static int open_host(struct broker *b, const struct options *o, int *ret_lock, s
     static const char *const kinds[] = {[STORE_FS_NATIVE] = "native", [STORE_FS_MOUNTED] = "already_mounted",
                                         [STORE_FS_ATTACHED] = "mounted"};
     enum store_fs_kind kind = STORE_FS_NATIVE;
-    int r = layout_open_run(&b->layout, &b->settings, err);
+    int r;
 
+    layout_name(&b->layout, &b->settings);
+    r = layout_open_run(&b->layout, &b->settings, err);
     if (r == 0)
         r = take_lock(b, ret_lock, err);
     if (r == 0)
@@ -166,6 +174,7 @@ static int open_host(struct broker *b, const struct options *o, int *ret_lock, s
     if (r == 0)
         r = process_boot_id(b->boot_id, err);
     b->has_kvm = probe_kvm();
+    warm_up();
     return r;
 }
 
@@ -182,7 +191,7 @@ static int open_broker(struct broker *b, struct signals *signals, struct sp_erro
     if (r == 0)
         r = vm_table_load(&b->vms, &load, err);
     if (r == 0)
-        r = server_open(b->reactor, b->layout.run, (uid_t)(b->settings.uid_base + SETTINGS_UID_NODE), &handler,
+        r = server_open(b->reactor, b->layout.run_path, (uid_t)(b->settings.uid_base + SETTINGS_UID_NODE), &handler,
                         &b->server, err);
     if (r == 0)
         store_ops_check_all(b);
@@ -251,7 +260,7 @@ static int unmount_store(struct broker *b, struct sp_error *err) {
     _cleanup_close_ int lock = -1;
     int r;
 
-    layout_name_store(&b->layout, &b->settings);
+    layout_name(&b->layout, &b->settings);
     fs = layout_store_fs(&b->layout, &b->settings);
     r = layout_open_run(&b->layout, &b->settings, err);
     if (r == 0)

@@ -49,7 +49,8 @@ struct connection {
 };
 
 struct server {
-    int reactor, run_dir, listener;
+    int reactor, listener;
+    const char *run_path;
     uid_t node_uid;
     struct server_handler handler;
     uint64_t next_id;
@@ -256,27 +257,27 @@ static void on_listener_event(void *ctx, uint32_t events) {
 static int bind_socket(const struct server *server, struct sp_error *err) {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
 
-    (void)text_printf(address.sun_path, sizeof(address.sun_path), "/proc/self/fd/%d/" SOCKET_NAME, server->run_dir);
-    if (unlinkat(server->run_dir, SOCKET_NAME, 0) < 0 && errno != ENOENT)
+    if (!text_printf(address.sun_path, sizeof(address.sun_path), "%s/" SOCKET_NAME, server->run_path))
+        return sp_error_set(err, SP_E_INTERNAL, "path of %s is too long", SOCKET_NAME);
+    if (unlink(address.sun_path) < 0 && errno != ENOENT)
         return sp_error_errno(err, errno, "unlink", "%s", SOCKET_NAME);
     if (bind(server->listener, (const struct sockaddr *)&address, sizeof(address)) < 0)
         return sp_error_errno(err, errno, "bind", "%s", SOCKET_NAME);
     if (listen(server->listener, BACKLOG) < 0)
         return sp_error_errno(err, errno, "listen", "%s", SOCKET_NAME);
-    if (fchownat(server->run_dir, SOCKET_NAME, server->node_uid, server->node_uid, AT_SYMLINK_NOFOLLOW) < 0 ||
-        fchmodat(server->run_dir, SOCKET_NAME, 0600, 0) < 0)
+    if (lchown(address.sun_path, server->node_uid, server->node_uid) < 0 || chmod(address.sun_path, 0600) < 0)
         return sp_error_errno(err, errno, "chown", "%s", SOCKET_NAME);
     return 0;
 }
 
-int server_open(int reactor, int run_dir, uid_t node_uid, const struct server_handler *handler, struct server **ret,
-                struct sp_error *err) {
+int server_open(int reactor, const char *run_path, uid_t node_uid, const struct server_handler *handler,
+                struct server **ret, struct sp_error *err) {
     struct server *server = calloc(1, sizeof(*server));
     int r = 0;
 
     if (!server)
         abort();
-    *server = (struct server){.reactor = reactor, .run_dir = run_dir, .node_uid = node_uid, .handler = *handler};
+    *server = (struct server){.reactor = reactor, .run_path = run_path, .node_uid = node_uid, .handler = *handler};
     for (size_t i = 0; i < CONNECTIONS_MAX; i++)
         server->connections[i] = (struct connection){.server = server, .fd = -1};
     server->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -297,6 +298,8 @@ int server_open(int reactor, int run_dir, uid_t node_uid, const struct server_ha
 }
 
 struct server *server_free(struct server *server) {
+    char path[sizeof(((struct sockaddr_un *)0)->sun_path)];
+
     if (!server)
         return NULL;
     for (size_t i = 0; i < CONNECTIONS_MAX; i++)
@@ -304,7 +307,8 @@ struct server *server_free(struct server *server) {
             drop(&server->connections[i], "the broker ends", NULL);
     reactor_remove(server->reactor, &server->watch);
     (void)close(server->listener);
-    (void)unlinkat(server->run_dir, SOCKET_NAME, 0);
+    if (text_printf(path, sizeof(path), "%s/" SOCKET_NAME, server->run_path))
+        (void)unlink(path);
     free(server);
     return NULL;
 }

@@ -26,9 +26,9 @@ struct server_handler {
     void *ctx;
 };
 
-/* Binds run_dir/broker.sock for `node_uid` alone. */
-int server_open(int reactor, int run_dir, uid_t node_uid, const struct server_handler *handler, struct server **ret,
-                struct sp_error *err);
+/* Binds <run_path>/broker.sock for `node_uid` alone. run_path is borrowed. */
+int server_open(int reactor, const char *run_path, uid_t node_uid, const struct server_handler *handler,
+                struct server **ret, struct sp_error *err);
 /* Closes everything and removes the socket's name. */
 struct server *server_free(struct server *server);
 /* Sends {"ok": true, ...fields, "seq"}; takes fields over (NULL: none). */

@@ -33,9 +33,10 @@ static int start_work(void *arg, json_t **ret_result, struct sp_error *err) {
                                    .filter = &b->filter,
                                    .test_mode = b->test_mode,
                                    .config = vm->config};
-    int r = vm_start(&start, &vm->record, err);
+    json_t *times = NULL;
+    int r = vm_start(&start, &vm->record, &times, err);
     if (r == 0)
-        *ret_result = json_pack("{s:I, s:I, s:I}", "pid", (json_int_t)vm->record.process.pid, "start_time",
+        *ret_result = json_pack("{s:o, s:I, s:I, s:I}", "timings_us", times, "pid", (json_int_t)vm->record.process.pid, "start_time",
                                 (json_int_t)vm->record.process.start_time, "vmm_pid", (json_int_t)vm->record.vmm_pid);
     return r;
 }
@@ -59,9 +60,9 @@ static void start_done(void *arg, const json_t *result, const struct sp_error *e
     vm_follow(vm, b->reactor);
     log_event(LOG_L_INFO, "vm_started", "sandbox_id", vm->record.id, "mode", request_mode_names[vm->record.mode], NULL);
     server_reply(b->server, &vm->starter,
-                 json_pack("{s:I, s:I, s:I, s:I}", "pid", (json_int_t)vm->record.process.pid, "start_time",
+                 json_pack("{s:I, s:I, s:I, s:I, s:O}", "pid", (json_int_t)vm->record.process.pid, "start_time",
                            (json_int_t)vm->record.process.start_time, "vmm_pid", (json_int_t)vm->record.vmm_pid, "uid",
-                           (json_int_t)vm->record.uid));
+                           (json_int_t)vm->record.uid, "timings_us", json_object_get(result, "timings_us")));
     vm->starter = (struct reply_to){0};
     if (vm->waiters)
         begin_removal(vm);

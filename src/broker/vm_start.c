@@ -179,8 +179,11 @@ static int make_listener(const struct work *w, const char *name, int type, gid_t
 
     if (fd < 0)
         return sp_error_errno(err, errno, "socket", "%s", name);
-    /* Through the open directory, which also keeps the address short. The umask leaves it to root until chown. */
-    (void)text_printf(address.sun_path, sizeof(address.sun_path), "/proc/self/fd/%d/%s", w->run_dir, name);
+    /* By its full path, which fits (settings keep state_dir short) and is what tools like ss show. The umask leaves the
+     * socket to root until chown. */
+    if (!text_printf(address.sun_path, sizeof(address.sun_path), "%s/%s/%s", w->start->layout->run_vm_path,
+                     w->record->id, name))
+        return sp_error_set(err, SP_E_INTERNAL, "path of %s is too long", name);
     if (bind(fd, (const struct sockaddr *)&address, sizeof(address)) < 0)
         return sp_error_errno(err, errno, "bind", "%s of %s", name, w->record->id);
     if (fchownat(w->run_dir, name, 0, gid, AT_SYMLINK_NOFOLLOW) < 0 || fchmodat(w->run_dir, name, 0660, 0) < 0)
@@ -273,7 +276,7 @@ static int fork_child(struct work *w, struct sp_error *err) {
         .record = w->record,
         .cgroup = &w->cgroup,
         .filter = w->start->filter,
-        .scratch = layout->scratch,
+        .scratch = layout->run_vm_path,
         .log_level = w->start->settings->log_level,
         .pass_sanitizer_options = w->start->test_mode,
         .disk_size = w->disk_size,
@@ -317,7 +320,7 @@ static int confirm(struct work *w, struct sp_error *err) {
 }
 
 static const struct step {
-    const char *fault; /* point before the step */
+    const char *fault; /* "start.<name of the step>": the point before it */
     int (*run)(struct work *w, struct sp_error *err);
 } steps[] = {
     {"start.source", check_source},    {"start.directory", make_directory}, {"start.disk", clone_disk},
@@ -327,22 +330,34 @@ static const struct step {
     {"start.release", release},        {"start.confirm", confirm},
 };
 
-int vm_start(const struct vm_start *start, struct vm_record *record, struct sp_error *err) {
+static json_t *describe_times(const uint64_t ns[ARRAY_SIZE(steps)]) {
+    json_t *obj = json_object();
+    for (size_t i = 0; i < ARRAY_SIZE(steps); i++)
+        (void)json_object_set_new(obj, steps[i].fault + strlen("start."), json_integer((json_int_t)(ns[i] / 1000)));
+    return obj;
+}
+
+int vm_start(const struct vm_start *start, struct vm_record *record, json_t **ret_times, struct sp_error *err) {
     struct work w = {.start = start, .record = record, .dir = -1, .run_dir = -1, .null = -1, .log = -1, .disk = -1,
                      .memory = -1, .devices = -1, .kernel = -1, .initrd = -1, .control = -1, .guest = -1, .config = -1,
                      .mounts = {-1, -1, -1, -1, -1}, .cgroup = {.clone_fd = -1, .task_fds = {-1, -1, -1}}};
+    uint64_t ns[ARRAY_SIZE(steps)] = {0};
     int r = 0;
 
     vm_child_init(&w.child);
     for (size_t i = 0; i < ARRAY_SIZE(steps) && r == 0; i++) {
+        uint64_t begin = clock_monotonic_ns();
         r = fault_point(steps[i].fault, err);
         if (r == 0)
             r = steps[i].run(&w, err);
+        ns[i] = clock_monotonic_ns() - begin;
     }
-    if (r < 0)
+    if (r < 0) {
         vm_child_kill(&w.child);
-    else
+    } else {
         vm_child_leave(&w.child);
+        *ret_times = describe_times(ns);
+    }
     work_done(&w);
     return r;
 }

@@ -21,5 +21,6 @@ struct vm_start {
 };
 
 #define VM_START_TIMEOUT_MS 8000
-/* The record names the VM, its uid and its machine; process, vmm_pid and started are filled in on success. */
-int vm_start(const struct vm_start *start, struct vm_record *record, struct sp_error *err);
+/* The record names the VM, its uid and its machine; process, vmm_pid and started are filled in on success, and *ret_times
+ * is what each step took: {step: microseconds}. */
+int vm_start(const struct vm_start *start, struct vm_record *record, json_t **ret_times, struct sp_error *err);

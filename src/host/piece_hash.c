@@ -5,6 +5,7 @@
 #include "base/text.h"
 #include <errno.h>
 #include <openssl/evp.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <sys/stat.h>
 
@@ -13,7 +14,8 @@ struct piece_reader {
     off_t size;
     off_t data_at; /* no data between the current offset and here */
     unsigned char *piece;
-    uint8_t zero_digest[SHA256_SIZE]; /* of a whole piece of zeros */
+    bool have_zero_digest;
+    uint8_t zero_digest[SHA256_SIZE]; /* of a whole piece of zeros, once one was met */
 };
 
 static int read_piece(struct piece_reader *rd, off_t at, size_t len, struct sp_error *err) {
@@ -30,6 +32,15 @@ static int read_piece(struct piece_reader *rd, off_t at, size_t len, struct sp_e
     return 0;
 }
 
+static void zero_piece_digest(struct piece_reader *rd, uint8_t dst[SHA256_SIZE]) {
+    if (!rd->have_zero_digest) {
+        memset(rd->piece, 0, PIECE_HASH_PIECE);
+        sha256_memory(rd->piece, PIECE_HASH_PIECE, rd->zero_digest);
+        rd->have_zero_digest = true;
+    }
+    memcpy(dst, rd->zero_digest, SHA256_SIZE);
+}
+
 static int piece_digest(struct piece_reader *rd, off_t at, uint8_t dst[SHA256_SIZE], struct sp_error *err) {
     off_t left = rd->size - at;
     size_t len = left < (off_t)PIECE_HASH_PIECE ? (size_t)left : PIECE_HASH_PIECE;
@@ -42,7 +53,7 @@ static int piece_digest(struct piece_reader *rd, off_t at, uint8_t dst[SHA256_SI
         rd->data_at = next;
     }
     if (len == PIECE_HASH_PIECE && rd->data_at >= at + (off_t)PIECE_HASH_PIECE) {
-        memcpy(dst, rd->zero_digest, SHA256_SIZE);
+        zero_piece_digest(rd, dst);
         return 0;
     }
     r = read_piece(rd, at, len, err);
@@ -68,7 +79,7 @@ static int hash_pieces(struct piece_reader *rd, EVP_MD_CTX *total, struct sp_err
 
 int piece_hash_fd(int fd, char dst[SHA256_HEX_SIZE], struct sp_error *err) {
     struct piece_reader rd = {.fd = fd, .data_at = -1};
-    _cleanup_free_ unsigned char *piece = calloc(1, PIECE_HASH_PIECE);
+    _cleanup_free_ unsigned char *piece = malloc(PIECE_HASH_PIECE);
     EVP_MD_CTX *total = EVP_MD_CTX_new();
     struct stat st;
     uint8_t digest[SHA256_SIZE];
@@ -81,7 +92,6 @@ int piece_hash_fd(int fd, char dst[SHA256_HEX_SIZE], struct sp_error *err) {
     if (r == 0) {
         rd.size = st.st_size;
         rd.piece = piece;
-        sha256_memory(piece, PIECE_HASH_PIECE, rd.zero_digest);
         r = hash_pieces(&rd, total, err);
     }
     if (r == 0 && EVP_DigestFinal_ex(total, digest, NULL) != 1)

@@ -1,0 +1,308 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What of ours is on this host, by class of resource, and what one moment has that another had not.
+
+    before = snapshot(state_dir)
+    ...
+    assert not diff(before, snapshot(state_dir))
+
+Two ways to look. With uid_base only what carries that installation's uids or lies below state_dir counts: for tests that run beside
+other work. Without it the whole host counts, but for files, which are always those below state_dir.
+
+Things are named so that a restart of a daemon is no difference: a process is its name and uid, not its pid; a second one of the same
+name is "... #2". Logs, the database and configuration are not looked at. Run as a program it prints a snapshot, or the difference
+between two: hostdiff.py STATE_DIR [--uid-base N] [--save FILE | --against FILE]"""
+
+import argparse
+import collections
+import ctypes
+import json
+import os
+import pathlib
+import re
+import stat
+import subprocess
+import sys
+
+UIDS = 8192
+OURS = re.compile(r"^(space|qemu-system)")
+SKIPPED_DIRS = {"db", "log", "etc", "kernels", "__pycache__"}
+CLASSES = ("processes", "netns", "taps", "mounts", "loops", "cgroups", "unix_sockets", "listeners", "files", "nft", "shm")
+CLONE_NEWNET = 0x40000000
+
+
+class Scope:
+    def __init__(self, state_dir, uid_base):
+        self.state_dir = os.path.realpath(state_dir)
+        self.uid_base = uid_base
+
+    def uid(self, uid):
+        if self.uid_base is None:
+            return 65536 < uid < 4294900000
+        return self.uid_base <= uid < self.uid_base + UIDS
+
+    def path(self, path):
+        return path == self.state_dir or path.startswith(self.state_dir + "/")
+
+    def text(self, text):
+        return self.state_dir in text
+
+    @property
+    def whole(self):
+        return self.uid_base is None
+
+
+def read(path):
+    try:
+        return pathlib.Path(path).read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def counted(names):
+    """The second and further ones of a name get a number."""
+    seen, out = collections.Counter(), set()
+    for name in sorted(names):
+        seen[name] += 1
+        out.add(name if seen[name] == 1 else "%s #%d" % (name, seen[name]))
+    return out
+
+
+class Process:
+    def __init__(self, pid):
+        self.pid = pid
+        self.comm = read("/proc/%d/comm" % pid).strip()
+        self.cmdline = read("/proc/%d/cmdline" % pid).replace("\0", " ")
+        self.state = read("/proc/%d/stat" % pid).rpartition(")")[2][1:2]
+        self.uid = os.stat("/proc/%d" % pid).st_uid
+        status = re.search(r"^Uid:\s+(\d+)", read("/proc/%d/status" % pid), re.M)
+        if status:
+            self.uid = int(status.group(1))
+        try:
+            self.netns = os.stat("/proc/%d/ns/net" % pid).st_ino
+        except OSError:
+            self.netns = None
+
+    def links(self):
+        try:
+            for fd in os.listdir("/proc/%d/fd" % self.pid):
+                try:
+                    yield os.readlink("/proc/%d/fd/%s" % (self.pid, fd))
+                except OSError:
+                    pass
+        except OSError:
+            pass
+
+
+def processes():
+    for name in os.listdir("/proc"):
+        if name.isdigit() and int(name) != os.getpid():
+            try:
+                yield Process(int(name))
+            except OSError:
+                pass
+
+
+def is_ours(p, scope):
+    if scope.uid(p.uid) or scope.text(p.cmdline):
+        return True
+    return scope.whole and bool(OURS.match(p.comm))
+
+
+def list_processes(scope, all_processes):
+    return counted("%s uid %d%s" % (p.comm, p.uid, " (zombie)" if p.state == "Z" else "")
+                   for p in all_processes if is_ours(p, scope))
+
+
+def nsfs_mounts():
+    for line in read("/proc/self/mountinfo").splitlines():
+        left, _, right = line.partition(" - ")
+        if right.startswith("nsfs "):
+            yield left.split()[4], left.split()[3]
+
+
+def list_netns(scope, all_processes):
+    """Namespaces other than the host's: those of processes, those that a descriptor or a mount keeps."""
+    host = os.stat("/proc/self/ns/net").st_ino
+    found = []
+    by_inode = collections.defaultdict(list)
+    for p in all_processes:
+        if p.netns and p.netns != host:
+            by_inode[p.netns].append(p)
+    for members in by_inode.values():
+        ours = [p for p in members if scope.whole or is_ours(p, scope)]
+        if ours:
+            found.append("of %s uid %d" % (ours[0].comm, ours[0].uid))
+    for p in all_processes:
+        if scope.whole or is_ours(p, scope):
+            found += ["descriptor in %s" % p.comm for link in p.links()
+                      if link.startswith("net:[") and link != "net:[%d]" % host]
+    found += ["mounted on %s" % at for at, what in nsfs_mounts() if what.startswith("net:") and (scope.whole or scope.path(at))]
+    return counted(found)
+
+
+def interfaces_of(path):
+    """Tap interfaces in a network namespace, looked at from a child that enters it."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    out, into = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            fd = os.open(path, os.O_RDONLY)
+            names = []
+            if libc.setns(fd, CLONE_NEWNET) == 0:
+                for line in read("/proc/thread-self/net/dev").splitlines()[2:]:
+                    names.append(line.split(":")[0].strip())
+            os.write(into, "\n".join(names).encode())
+        except OSError:
+            pass
+        os._exit(0)
+    os.close(into)
+    with os.fdopen(out) as f:
+        text = f.read()
+    os.waitpid(pid, 0)
+    return text.split()
+
+
+def list_taps(scope, all_processes):
+    """Open tap descriptors, and interfaces named like a tap in any namespace a process is in."""
+    found = []
+    seen = set()
+    for p in all_processes:
+        if not scope.whole and not is_ours(p, scope):
+            continue
+        found += ["descriptor in %s uid %d" % (p.comm, p.uid) for link in p.links() if link.endswith("/net/tun")]
+        if p.netns and p.netns not in seen:
+            seen.add(p.netns)
+            where = "the host" if p.netns == os.stat("/proc/self/ns/net").st_ino else "the namespace of %s" % p.comm
+            found += ["%s in %s" % (i, where) for i in interfaces_of("/proc/%d/ns/net" % p.pid) if re.match("(tap|tun|space)", i)]
+    if os.stat("/proc/self/ns/net").st_ino not in seen:
+        found += ["%s in the host" % i for i in interfaces_of("/proc/self/ns/net") if re.match("(tap|tun|space)", i)]
+    return counted(found)
+
+
+def list_mounts(scope):
+    found = []
+    for line in read("/proc/self/mountinfo").splitlines():
+        left, _, right = line.partition(" - ")
+        at, kind = left.split()[4], right.split()[0]
+        if scope.whole or scope.path(at):
+            found.append("%s on %s" % (kind, at))
+    return counted(found)
+
+
+def list_loops(scope):
+    found = []
+    for p in pathlib.Path("/sys/block").glob("loop*/loop/backing_file"):
+        backing = read(p).strip()
+        if backing and (scope.whole or scope.path(backing.replace(" (deleted)", ""))):
+            found.append(backing)
+    return counted(found)
+
+
+def list_cgroups(scope):
+    found = []
+    want = "space-" if scope.whole else "space-%d" % scope.uid_base
+    for line in read("/proc/self/mountinfo").splitlines():
+        left, _, right = line.partition(" - ")
+        if right.split()[0] not in ("cgroup", "cgroup2"):
+            continue
+        root = pathlib.Path(left.split()[4])
+        for group in root.glob("space-*"):
+            if group.name == want or scope.whole:
+                found += [str(group)] + [str(p) for p in group.glob("**/*") if p.is_dir()]
+    return set(found)
+
+
+def list_unix_sockets(scope):
+    found = []
+    for line in read("/proc/net/unix").splitlines()[1:]:
+        fields = line.split()
+        if len(fields) > 7 and scope.path(fields[7]) and int(fields[3], 16) & 0x10000:  # listening
+            found.append(fields[7])
+    return set(found)
+
+
+def list_listeners(scope):
+    found = []
+    for table in ("tcp", "tcp6"):
+        for line in read("/proc/net/" + table).splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and scope.uid(int(fields[7])):
+                found.append("%s port %d uid %s" % (table, int(fields[1].rpartition(":")[2], 16), fields[7]))
+    return counted(found)
+
+
+def list_files(scope):
+    found = []
+    for top, dirs, files in os.walk(scope.state_dir):
+        dirs[:] = [d for d in dirs if d not in SKIPPED_DIRS]
+        for name in dirs + files:
+            path = os.path.join(top, name)
+            try:
+                kind = stat.S_IFMT(os.lstat(path).st_mode)
+            except OSError:
+                continue
+            if not name.endswith((".pid", ".log")):
+                found.append(os.path.relpath(path, scope.state_dir) + {stat.S_IFDIR: "/", stat.S_IFSOCK: "="}.get(kind, ""))
+    return set(found)
+
+
+def list_nft(scope):
+    if not scope.whole:
+        return set()
+    try:
+        out = subprocess.run(["nft", "list", "tables"], capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return set()
+    return set(out.stdout.splitlines())
+
+
+def list_shm(scope):
+    found = []
+    for p in pathlib.Path("/dev/shm").glob("*"):
+        try:
+            if scope.uid(p.lstat().st_uid):
+                found.append(p.name)
+        except OSError:
+            pass
+    return set(found)
+
+
+def snapshot(state_dir, uid_base=None):
+    """{class: set of names}."""
+    scope = Scope(str(state_dir), uid_base)
+    everyone = list(processes())
+    return {"processes": list_processes(scope, everyone), "netns": list_netns(scope, everyone), "taps": list_taps(scope, everyone),
+            "mounts": list_mounts(scope), "loops": list_loops(scope), "cgroups": list_cgroups(scope),
+            "unix_sockets": list_unix_sockets(scope), "listeners": list_listeners(scope), "files": list_files(scope),
+            "nft": list_nft(scope), "shm": list_shm(scope)}
+
+
+def diff(before, after, ignore=()):
+    """{class: what is new}, empty when nothing is. What has gone is no leak."""
+    new = {c: sorted(after[c] - before[c]) for c in CLASSES if c not in ignore}
+    return {c: names for c, names in new.items() if names}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("state_dir")
+    parser.add_argument("--uid-base", type=int)
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument("--save")
+    group.add_argument("--against")
+    args = parser.parse_args()
+    now = snapshot(args.state_dir, args.uid_base)
+    plain = {c: sorted(names) for c, names in now.items()}
+    if args.save:
+        pathlib.Path(args.save).write_text(json.dumps(plain, indent=1))
+        return 0
+    if args.against:
+        old = {c: set(names) for c, names in json.loads(pathlib.Path(args.against).read_text()).items()}
+        plain = diff(old, now)
+    print(json.dumps(plain, indent=1))
+    return 1 if args.against and plain else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
