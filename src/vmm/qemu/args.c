@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * QEMU's command line, made from a struct machine and nothing else. One machine (microvm) with one fixed list of devices:
- * a snapshot only loads into the list it was taken with, so a new device is a new machine profile, never an edit here.
+ * a snapshot only loads into the list it was taken with. Whoever changes it raises MACHINE_PROFILE (node/vm_request.c).
  *
  *   virtio-blk disk0 (root), virtio-blk disk1 (reserved, 1 MiB of nothing), virtio-net on the tap, virtio-serial with
  *   the port space.0, virtio-rng, one ISA serial port as console.
