@@ -134,21 +134,27 @@ static json_t *pong_json(const struct record *rec) {
     return fields;
 }
 
+/* Sends one record on a new stream to the agent; the stream, or -1. */
+static int ask(const struct harness_vm *vm, struct buf *request) {
+    char error[128];
+    int fd = harness_connect(vm, 1, error, sizeof(error));
+    if (fd >= 0)
+        (void)send(fd, request->data, request->len, MSG_NOSIGNAL);
+    return fd;
+}
+
 json_t *harness_ping(const struct harness_vm *vm) {
     _cleanup_buf_ struct buf request = {0};
     struct record_reader reader = {0};
     struct record rec;
-    char chunk[4096], error[128];
+    char chunk[4096];
     json_t *fields = NULL;
-    int fd = harness_connect(vm, 1, error, sizeof(error));
-    if (fd < 0)
-        return NULL;
     buf_init(&request, 256);
     size_t mark = record_begin(&request, REC_PING);
     (void)record_put_u64(&request, TAG_FLAGS, PING_FULL);
     (void)record_end(&request, mark);
-    (void)send(fd, request.data, request.len, MSG_NOSIGNAL);
-    while (!fields) {
+    int fd = ask(vm, &request);
+    while (fd >= 0 && !fields) {
         ssize_t n = recv(fd, chunk, sizeof(chunk), 0);
         struct view in = {.p = (const uint8_t *)chunk, .len = n > 0 ? (size_t)n : 0};
         int r = n > 0 ? record_next(&reader, &in, &rec) : -1;
@@ -158,6 +164,67 @@ json_t *harness_ping(const struct harness_vm *vm) {
             fields = pong_json(&rec);
     }
     record_reader_done(&reader);
-    (void)close(fd);
+    (void)close_fd(fd);
     return fields;
+}
+
+static void put_output(const struct record *rec, char *out, size_t size, size_t *len) {
+    struct view data;
+    if (!record_get_bytes(rec, TAG_DATA, &data))
+        return;
+    if (data.len > size - 1 - *len)
+        data.len = size - 1 - *len;
+    memcpy(out + *len, data.p, data.len);
+    *len += data.len;
+    out[*len] = '\0';
+}
+
+/* Reads records until EXITED, ERROR or the end. */
+static int collect(int fd, char *out, size_t size) {
+    struct record_reader reader = {0};
+    struct record rec;
+    char chunk[16384];
+    size_t len = 0;
+    int code = -2;
+    while (code == -2) {
+        ssize_t n = recv(fd, chunk, sizeof(chunk), 0);
+        struct view in = {.p = (const uint8_t *)chunk, .len = n > 0 ? (size_t)n : 0};
+        int r = n > 0 ? 0 : -1;
+        while (r >= 0 && code == -2 && (r = record_next(&reader, &in, &rec)) > 0) {
+            if (rec.type == REC_OUTPUT)
+                put_output(&rec, out, size, &len);
+            else if (rec.type == REC_EXITED)
+                code = (int)record_get_u64_or(&rec, TAG_EXIT_CODE, 255);
+            else if (rec.type == REC_ERROR)
+                code = -1;
+        }
+        if (r < 0)
+            code = -1;
+    }
+    record_reader_done(&reader);
+    return code;
+}
+
+int harness_run(const struct harness_vm *vm, const char *command, char *out, size_t size) {
+    _cleanup_buf_ struct buf request = {0};
+    char id[ID_SIZE];
+    struct timeval patience = {.tv_sec = 60};
+    int fd, code;
+    out[0] = '\0';
+    id_generate(id, "prc");
+    buf_init(&request, 8192);
+    size_t mark = record_begin(&request, REC_ATTACH);
+    (void)record_put_string(&request, TAG_PROCESS_ID, id);
+    (void)record_put_u64(&request, TAG_MAY_START, 1);
+    (void)record_put_string(&request, TAG_ARGV, "/bin/sh");
+    (void)record_put_string(&request, TAG_ARGV, "-c");
+    (void)record_put_string(&request, TAG_ARGV, command);
+    (void)record_put_string(&request, TAG_ENV, "PATH=/usr/sbin:/usr/bin:/sbin:/bin");
+    (void)record_put_string(&request, TAG_USER, "root");
+    if (record_end(&request, mark) < 0 || (fd = ask(vm, &request)) < 0)
+        return -1;
+    (void)setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+    code = collect(fd, out, size);
+    (void)close(fd);
+    return code;
 }

@@ -3,6 +3,8 @@
  * The engine end to end, on the real VMM: a template boot, a clone of it, and the promises of space-vm that need no jail.
  * One check a line, TAP on stdout. Flags: see harness.c.
  */
+#include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/fdio.h"
 #include "base/text.h"
 #include "harness.h"
@@ -99,39 +101,88 @@ static void report_idle(const struct harness_vm *vm) {
     (void)printf("# idle: VMM %.1f %% of a core, space-vm %.1f %%\n", (double)vmm / 5, (double)own / 5);
 }
 
-static void check_clone(struct harness *h, const char *snapshot) {
-    struct harness_vm vm;
-    char memory[HARNESS_PATH], text[300], error[128] = "";
-    json_t *pong, *event;
-    harness_new(&vm, true, h->work);
-    harness_start(h, &vm, snapshot);
-    bool running = harness_wait_state(&vm, "running|failed", 60000) && strcmp(harness_state(&vm), "running") == 0;
-    check(running, "a clone runs", vm.status ? json_dumps(vm.status, 0) : "no status");
-    (void)text_printf(memory, sizeof(memory), "%s/memory", snapshot);
-    check_ram_read_only(harness_vmm_pid(&vm), memory);
-    pong = harness_ping(&vm);
+/* The guest's wall clock beside ours; what the command itself takes is the tolerance. */
+static void check_clock(const struct harness_vm *vm) {
+    char text[128], detail[128];
+    double before = (double)clock_realtime_ns(), guest, after;
+    int code = harness_run(vm, "date +%s%N", text, sizeof(text));
+    after = (double)clock_realtime_ns();
+    guest = strtod(text, NULL);
+    (void)text_printf(detail, sizeof(detail), "%.0f ms after the question, answered after %.0f ms",
+                      (guest - before) / 1e6, (after - before) / 1e6);
+    check(code == 0 && guest > before - 100e6 && guest < after + 100e6, "the clone's wall clock is right", detail);
+}
+
+static unsigned long timer_interrupts(const struct harness_vm *vm) {
+    char text[256];
+    return harness_run(vm, "awk '/^ *(LOC|0):/ { for (i = 2; i <= NF; i++) n += $i } END { print n }' /proc/interrupts",
+                       text, sizeof(text)) == 0
+               ? strtoul(text, NULL, 10)
+               : 0;
+}
+
+/* With the wrong clocksource an idle guest ticks 250 times a second. A guest that booted on a busy host may have given up
+ * its APIC timer for the PIT, which cannot sleep longer than 27 ms: said, not failed. */
+static void check_ticks(const struct harness_vm *vm) {
+    char detail[128], device[64] = "";
+    (void)harness_run(vm, "cat /sys/devices/system/clockevents/clockevent0/current_device", device, sizeof(device));
+    device[strcspn(device, "\n")] = '\0';
+    (void)timer_interrupts(vm);
+    unsigned long first = timer_interrupts(vm);
+    (void)sleep(5);
+    unsigned long second = timer_interrupts(vm);
+    double rate = (double)(second - first) / 5; /* the second reading's own are in it */
+    (void)text_printf(detail, sizeof(detail), "%.0f a second by %s", rate, device);
+    check(first > 0 && rate < (strcmp(device, "lapic") == 0 ? 30 : 70), "an idle guest hardly ticks", detail);
+}
+
+static void check_guest(struct harness_vm *vm) {
+    char text[128] = "", error[128] = "";
+    _cleanup_json_ json_t *pong = harness_ping(vm), *ping = NULL, *console = NULL;
     check(pong != NULL, "the agent answers through guest.sock", NULL);
     const char *clocksource = json_string_value(json_object_get(pong, "clocksource"));
     check(clocksource && strcmp(clocksource, "tsc") == 0, "the guest's clocksource is tsc", clocksource);
-    event = harness_request(&vm, "ping", "pong", 10000);
-    check(json_object_get(event, "agent") != NULL, "the agent answers through control.sock", NULL);
-    event = harness_request(&vm, "console", "console", 1000);
-    check(json_string_value(json_object_get(event, "data")) != NULL, "the console is readable", NULL);
-    check(harness_connect(&vm, 4242, error, sizeof(error)) < 0 && text_starts_with(error, "ERR "),
+    ping = harness_request(vm, "ping", "pong", 10000);
+    check(json_object_get(ping, "agent") != NULL, "the agent answers through control.sock", NULL);
+    console = harness_request(vm, "console", "console", 1000);
+    check(json_string_value(json_object_get(console, "data")) != NULL, "the console is readable", NULL);
+    check(harness_connect(vm, 4242, error, sizeof(error)) < 0 && text_starts_with(error, "ERR refused"),
           "a port nobody listens on is refused", error);
-    report_idle(&vm);
+    check(harness_run(vm, "hostname; exit 7", text, sizeof(text)) == 7 && strcmp(text, "harness\n") == 0,
+          "a command runs under the new host name", NULL);
+    check_clock(vm);
+    check_ticks(vm);
+    report_idle(vm);
+}
 
-    int stream = harness_connect(&vm, 1, error, sizeof(error));
+static void check_kill(struct harness_vm *vm) {
+    char text[300], error[128] = "";
+    int stream = harness_connect(vm, 1, error, sizeof(error));
     double killed = harness_now_ms();
-    (void)kill(harness_vmm_pid(&vm), SIGKILL);
-    bool failed = harness_wait_state(&vm, "failed", 5000);
+    (void)kill(harness_vmm_pid(vm), SIGKILL);
+    bool failed = harness_wait_state(vm, "failed", 5000);
     (void)!read(stream, text, 1); /* until the stream ends */
-    (void)text_printf(text, sizeof(text), "%.0f ms", harness_now_ms() - killed);
-    check(failed && harness_now_ms() - killed < 1500, "a killed VMM fails the VM and ends its streams", text);
-    const char *code = json_string_value(json_object_get(json_object_get(vm.status, "error"), "code"));
+    (void)close_fd(stream);
+    double took = harness_now_ms() - killed;
+    (void)text_printf(text, sizeof(text), "%.0f ms", took);
+    check(failed && took < 1500, "a killed VMM fails the VM and ends its streams", text);
+    const char *code = json_string_value(json_object_get(json_object_get(vm->status, "error"), "code"));
     check(code && strcmp(code, "vmm_killed") == 0, "its reason is vmm_killed", code);
-    check(harness_connect(&vm, 1, error, sizeof(error)) < 0, "a failed VM refuses streams", error);
-    check(harness_stop(&vm) == 0, "space-vm ends when told to", NULL);
+    check(harness_connect(vm, 1, error, sizeof(error)) < 0, "a failed VM refuses streams", error);
+    check(harness_stop(vm) == 0, "space-vm ends when told to", NULL);
+}
+
+static void check_clone(struct harness *h, const char *snapshot) {
+    struct harness_vm vm;
+    char memory[HARNESS_PATH];
+    harness_new(&vm, true, h->work);
+    harness_start(h, &vm, snapshot);
+    bool running = harness_wait_state(&vm, "running|failed", 60000) && strcmp(harness_state(&vm), "running") == 0;
+    _cleanup_free_ char *status = vm.status ? json_dumps(vm.status, 0) : NULL;
+    check(running, "a clone runs", status);
+    check_ram_read_only(harness_vmm_pid(&vm), harness_path(memory, "%s/memory", snapshot));
+    check_guest(&vm);
+    check_kill(&vm);
 }
 
 static void check_stop(struct harness *h, const char *snapshot) {
