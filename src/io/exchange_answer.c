@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Answers: heads, whole and streamed bodies, problem documents, upgrades, aborts. Everything is written to the stream at
- * once; that the exchange is over is found out by conn_task in the next round, so no call here runs a callback.
+ * Answers: heads, whole and streamed bodies, problem documents, upgrades, aborts. Everything is written to the stream
+ * at once; that the exchange is over is found out by conn_task in the next round, so no call here runs a callback.
  */
 #include "base/clock.h"
 #include "io/http_server_internal.h"
@@ -225,7 +225,8 @@ void exchange_set_queue_max(struct exchange *x, size_t max, size_t low_water) {
         return;
     size_t bound = c->server->opt.out_max;
     x->queue_max = max < bound ? max : bound;
-    stream_set_bounds(c->stream, x->queue_max + HTTP_HEAD_ROOM, low_water < x->queue_max ? low_water : x->queue_max / 2);
+    stream_set_bounds(c->stream, x->queue_max + HTTP_HEAD_ROOM,
+                      low_water < x->queue_max ? low_water : x->queue_max / 2);
 }
 
 int exchange_continue(struct exchange *x) {

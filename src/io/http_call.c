@@ -3,8 +3,8 @@
  * One call: takes or makes a connection, sends the request, parses the response, ends exactly once. Runs from the loop
  * only. Owner's callbacks may cancel the call: enter/leave keep its memory until the frames below are through.
  */
-#include "io/http_client_internal.h"
 #include "base/cleanup.h"
+#include "io/http_client_internal.h"
 #include "io/loop_internal.h"
 #include <assert.h>
 #include <stdlib.h>
@@ -72,8 +72,10 @@ struct http_call *http_call_cancel(struct http_call *call) {
 }
 
 static struct http_response response_of(const struct http_call *call) {
-    return (struct http_response){.status = call->response.status, .head = &call->response,
-                                  .body = call->gathered.data, .body_len = call->gathered.len};
+    return (struct http_response){.status = call->response.status,
+                                  .head = &call->response,
+                                  .body = call->gathered.data,
+                                  .body_len = call->gathered.len};
 }
 
 /* The end. err NULL: complete. keep: the connection may serve another call. */
@@ -159,7 +161,8 @@ static int begin_connect(struct http_call *call, struct sp_error *err) {
     struct loop *l = call->client->loop;
     call->state = CALL_CONNECTING;
     if (call->url.scheme == URL_UNIX)
-        return stream_connect_unix(l, call->url.host, call->connect_timeout_ms, on_connected, call, &call->connect, err);
+        return stream_connect_unix(l, call->url.host, call->connect_timeout_ms, on_connected, call, &call->connect,
+                                   err);
     return stream_connect_tcp(l, call->url.host, call->url.port, call->connect_timeout_ms, on_connected, call,
                               &call->connect, err);
 }

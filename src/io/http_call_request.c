@@ -20,7 +20,8 @@ static void host_text(const struct url *url, char *dst, size_t size) {
 }
 
 static bool is_ours(const char *name) {
-    static const char *const ours[] = {"Host", "Content-Length", "Transfer-Encoding", "Connection", "Upgrade", "Expect"};
+    static const char *const ours[] = {"Host",       "Content-Length", "Transfer-Encoding",
+                                       "Connection", "Upgrade",        "Expect"};
     for (size_t i = 0; i < sizeof(ours) / sizeof(ours[0]); i++)
         if (strcasecmp(name, ours[i]) == 0)
             return true;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The client object and its pool of kept connections. An idle connection stays read: a byte or an end on it closes it, so
- * a connection that the peer has closed is not handed out. Calls are in http_call.c.
+ * The client object and its pool of kept connections. An idle connection stays read: a byte or an end on it closes it,
+ * so a connection that the peer has closed is not handed out. Calls are in http_call.c.
  */
 #include "io/http_client_internal.h"
 #include "io/loop_internal.h"

@@ -18,12 +18,12 @@
 struct http_client;
 struct http_call;
 
-struct http_client_options { /* 0 takes the default */
-    unsigned idle_per_origin;    /* kept connections: 8 */
-    unsigned idle_total;         /* 64 */
-    uint64_t idle_timeout_ms;    /* 15 s; below every server's of ours */
-    unsigned max_calls;          /* running at once; one more is SP_E_UNAVAILABLE: 1024 */
-    size_t out_max;              /* queued bytes of a streamed request body: 1 MiB */
+struct http_client_options {  /* 0 takes the default */
+    unsigned idle_per_origin; /* kept connections: 8 */
+    unsigned idle_total;      /* 64 */
+    uint64_t idle_timeout_ms; /* 15 s; below every server's of ours */
+    unsigned max_calls;       /* running at once; one more is SP_E_UNAVAILABLE: 1024 */
+    size_t out_max;           /* queued bytes of a streamed request body: 1 MiB */
 };
 /* opt NULL: defaults. */
 int http_client_new(struct loop *l, const struct http_client_options *opt, struct http_client **ret,
@@ -39,25 +39,25 @@ struct http_header {
 };
 
 struct http_request {
-    const char *origin;    /* "http://host:port" or "unix:/path" */
-    uint64_t generation;   /* part of the pool's key: connections of another generation are never used */
-    const char *method;    /* NULL: GET */
-    const char *target;    /* "/v1/…?…", encoded */
-    const char *host;      /* Host field; NULL: from the origin ("localhost" for unix) */
-    const char *bearer;    /* Authorization: Bearer …; NULL: none */
+    const char *origin;                /* "http://host:port" or "unix:/path" */
+    uint64_t generation;               /* part of the pool's key: connections of another generation are never used */
+    const char *method;                /* NULL: GET */
+    const char *target;                /* "/v1/…?…", encoded */
+    const char *host;                  /* Host field; NULL: from the origin ("localhost" for unix) */
+    const char *bearer;                /* Authorization: Bearer …; NULL: none */
     const struct http_header *headers; /* Host, Content-Length, Transfer-Encoding, Connection are the client's */
     size_t n_headers;
     const char *content_type;
-    const void *body;      /* whole body, copied */
+    const void *body; /* whole body, copied */
     size_t body_len;
-    bool stream_body;      /* body comes by http_call_write/http_call_end instead; content_length -1: chunked */
+    bool stream_body; /* body comes by http_call_write/http_call_end instead; content_length -1: chunked */
     int64_t content_length;
-    bool stream_response;  /* on_body gets pieces; else the body is gathered up to response_max */
-    size_t response_max;   /* whole responses: 0 takes 4 MiB; a longer one is SP_E_TOO_LARGE */
-    bool allow_upgrade;    /* send Connection: upgrade and hand over the connection on 101 */
-    const char *upgrade;   /* value of the Upgrade field */
-    int fd;                /* > 0: use this connected socket (taken on success), never kept; origin names it only */
-    uint64_t timeout_ms;         /* whole call; 0: none */
+    bool stream_response; /* on_body gets pieces; else the body is gathered up to response_max */
+    size_t response_max;  /* whole responses: 0 takes 4 MiB; a longer one is SP_E_TOO_LARGE */
+    bool allow_upgrade;   /* send Connection: upgrade and hand over the connection on 101 */
+    const char *upgrade;  /* value of the Upgrade field */
+    int fd;               /* > 0: use this connected socket (taken on success), never kept; origin names it only */
+    uint64_t timeout_ms;  /* whole call; 0: none */
     uint64_t connect_timeout_ms; /* 0: 5 s */
     uint64_t idle_timeout_ms;    /* no byte either way while something is awaited; 0: none */
 };

@@ -39,7 +39,7 @@ struct http_call {
     char *origin;
     struct url url;
     uint64_t generation, connect_timeout_ms, idle_timeout_ms;
-    struct buf head, body;  /* serialised; streamed: body is what was written before the connection stood */
+    struct buf head, body; /* serialised; streamed: body is what was written before the connection stood */
     bool stream_body, chunked, body_ended, retryable, head_only, allow_upgrade;
     bool has_length;
     uint64_t length_left;
@@ -52,7 +52,7 @@ struct http_call {
 
     /* response */
     bool stream_response, paused;
-    bool got_bytes;   /* something of the response came: no retry */
+    bool got_bytes; /* something of the response came: no retry */
     struct http1_parser parser;
     struct http1_head response;
     bool has_response; /* the final head is there */

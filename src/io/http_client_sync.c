@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Blocking calls for programs without a loop: a private loop and client for one call. */
-#include "io/http_client_internal.h"
 #include "base/cleanup.h"
+#include "io/http_client_internal.h"
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * One server connection: feeds the parser, moves through enum conn_state, hands the request to its handler, ends the
- * exchange and goes on to the next request or lingers and closes. Runs from the loop only; what an answering call brings
- * about (the end of an exchange, a cut) happens in conn_task in the next round. Functions returning bool say whether the
- * connection still exists.
+ * exchange and goes on to the next request or lingers and closes. Runs from the loop only; what an answering call
+ * brings about (the end of an exchange, a cut) happens in conn_task in the next round. Functions returning bool say
+ * whether the connection still exists.
  */
 #include "base/clock.h"
 #include "io/http_server_internal.h"
@@ -35,8 +35,7 @@ static void begin(struct conn *c) {
 }
 
 int conn_new(struct http_server *s, int fd, const char *peer, bool overflow, struct sp_error *err) {
-    struct http1_limits limits = {
-        .head_max = s->opt.head_max, .target_max = s->opt.target_max, .body_max = UINT64_MAX};
+    struct http1_limits limits = {.head_max = s->opt.head_max, .target_max = s->opt.target_max, .body_max = UINT64_MAX};
     struct stream_options opt = {.out_max = s->opt.out_max + HTTP_HEAD_ROOM};
     struct conn *c = loop_alloc(sizeof(*c));
     int r = stream_new(s->loop, fd, &opt, &stream_callbacks, c, &c->stream, err);
@@ -66,8 +65,12 @@ static void report_over(struct http_server *s, struct exchange *x, enum exchange
     if (end != EXCHANGE_COMPLETE)
         s->stats.cut++;
     if (s->opt.log && (x->dispatched || x->status)) {
-        struct http_log entry = {.exchange = x, .route = x->route, .status = x->status,
-                                 .complete = end == EXCHANGE_COMPLETE, .body_in = x->body_in, .body_out = x->body_out};
+        struct http_log entry = {.exchange = x,
+                                 .route = x->route,
+                                 .status = x->status,
+                                 .complete = end == EXCHANGE_COMPLETE,
+                                 .body_in = x->body_in,
+                                 .body_out = x->body_out};
         entry.duration_ns = x->started_ns ? clock_monotonic_ns() - x->started_ns : 0;
         s->opt.log(s->opt.ctx, &entry);
     }

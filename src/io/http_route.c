@@ -81,9 +81,9 @@ bool http_route_find(struct http_server *s, struct exchange *x) {
 
 int http_problem_render(void *ctx, const struct http_problem *p, struct buf *out, const char **ret_content_type) {
     (void)ctx;
-    _cleanup_json_ json_t *doc = json_pack("{s:s, s:s, s:i, s:s, s:s}", "type", "about:blank", "title",
-                                           http1_reason(p->status), "status", p->status, "code", p->code, "detail",
-                                           p->detail);
+    _cleanup_json_ json_t *doc =
+        json_pack("{s:s, s:s, s:i, s:s, s:s}", "type", "about:blank", "title", http1_reason(p->status), "status",
+                  p->status, "code", p->code, "detail", p->detail);
     if (!doc) /* a text that is no UTF-8 */
         doc = json_pack("{s:s, s:s, s:i, s:s}", "type", "about:blank", "title", http1_reason(p->status), "status",
                         p->status, "code", p->code);

@@ -32,9 +32,9 @@ struct http_route {
     const char *pattern; /* see url_match() */
     /* Runs when the body is whole (or at the head, see flags). Answers now, or later after exchange_ref(). */
     void (*handler)(struct exchange *x);
-    uint64_t body_max;   /* bytes; more is 413. 0: no body allowed. Streamed routes may use UINT64_MAX */
+    uint64_t body_max; /* bytes; more is 413. 0: no body allowed. Streamed routes may use UINT64_MAX */
     unsigned flags;
-    const void *data;    /* the owner's: e.g. required scope */
+    const void *data; /* the owner's: e.g. required scope */
 };
 
 /* A failure to be shown to a client. */
@@ -67,12 +67,12 @@ struct http_server_options {
     int (*render)(void *ctx, const struct http_problem *p, struct buf *out, const char **ret_content_type);
     void (*log)(void *ctx, const struct http_log *entry);
     /* Limits; 0 takes the default. */
-    size_t head_max;           /* HTTP1_HEAD_MAX */
-    size_t target_max;         /* HTTP1_TARGET_MAX */
-    size_t out_max;            /* bytes queued for one connection: 4 MiB (plus the head) */
-    unsigned max_connections;  /* 1024; the next one is told 503 and closed */
-    unsigned max_requests;     /* per connection, then close: 100000 */
-    uint64_t head_timeout_ms;  /* first byte of a request → end of its head, and connect → first head: 10 s → 408 */
+    size_t head_max;          /* HTTP1_HEAD_MAX */
+    size_t target_max;        /* HTTP1_TARGET_MAX */
+    size_t out_max;           /* bytes queued for one connection: 4 MiB (plus the head) */
+    unsigned max_connections; /* 1024; the next one is told 503 and closed */
+    unsigned max_requests;    /* per connection, then close: 100000 */
+    uint64_t head_timeout_ms; /* first byte of a request → end of its head, and connect → first head: 10 s → 408 */
     uint64_t idle_timeout_ms;  /* between requests: 75 s */
     uint64_t body_timeout_ms;  /* no byte of the body while it is wanted: 30 s → 408 */
     uint64_t write_timeout_ms; /* queued bytes and none taken by the client: 30 s → reset */
@@ -85,18 +85,18 @@ int http_server_new(struct loop *l, const struct http_server_options *opt, struc
 int http_server_listen(struct http_server *s, int listen_fd, struct sp_error *err);
 /* Serves an accepted connection; takes fd on success. */
 int http_server_adopt(struct http_server *s, int fd, struct sp_error *err);
-/* From the next round on: closes the listeners and idle connections, asks the others (on_shutdown), lets them finish for
- * grace_ms, then cuts them; done (may be NULL) runs from the loop when no connection is left, and may free the server.
- * May be called again to shorten the grace; done and ctx are those of the last call. */
+/* From the next round on: closes the listeners and idle connections, asks the others (on_shutdown), lets them finish
+ * for grace_ms, then cuts them; done (may be NULL) runs from the loop when no connection is left, and may free the
+ * server. May be called again to shorten the grace; done and ctx are those of the last call. */
 void http_server_stop(struct http_server *s, uint64_t grace_ms, void (*done)(void *ctx), void *ctx);
 /* Cuts what is left at once (on_close runs). Exchanges that are still referenced live on as memory. Never from inside a
  * callback of this server. NULL is fine; returns NULL. */
 struct http_server *http_server_free(struct http_server *s);
 struct http_server_stats {
-    unsigned connections, exchanges;    /* now */
+    unsigned connections, exchanges;      /* now */
     uint64_t accepted, refused, requests; /* since the start; refused: over max_connections */
-    uint64_t bad_requests, timeouts; /* refused by the parser; by a time limit */
-    uint64_t cut;                    /* exchanges that ended before their answer was complete */
+    uint64_t bad_requests, timeouts;      /* refused by the parser; by a time limit */
+    uint64_t cut;                         /* exchanges that ended before their answer was complete */
 };
 void http_server_get_stats(const struct http_server *s, struct http_server_stats *ret);
 
@@ -139,14 +139,14 @@ struct exchange_events { /* all may be NULL; from the loop only, never from insi
     void (*on_shutdown)(struct exchange *x);                           /* the server stops: end early if you can */
     void (*on_close)(struct exchange *x, enum exchange_end end); /* exactly once, last; also after a full answer */
 };
-/* Static table and the owner's pointer; set in the handler, or later from the loop. Streamed bodies begin to flow when the
- * handler returned, unless it called exchange_body_pause. On an exchange that is over, on_close is called in the next
- * round. */
+/* Static table and the owner's pointer; set in the handler, or later from the loop. Streamed bodies begin to flow when
+ * the handler returned, unless it called exchange_body_pause. On an exchange that is over, on_close is called in the
+ * next round. */
 void exchange_set_events(struct exchange *x, const struct exchange_events *events, void *user);
 void *exchange_user(const struct exchange *x);
-void exchange_body_pause(struct exchange *x);  /* back-pressure: the client's socket is not read */
+void exchange_body_pause(struct exchange *x); /* back-pressure: the client's socket is not read */
 void exchange_body_resume(struct exchange *x);
-bool exchange_is_over(const struct exchange *x); /* loop thread */
+bool exchange_is_over(const struct exchange *x);     /* loop thread */
 bool exchange_has_started(const struct exchange *x); /* an answer, or its head, was given */
 
 /* ---- the answer ---- */
@@ -158,8 +158,8 @@ bool exchange_has_started(const struct exchange *x); /* an answer, or its head, 
 int exchange_add_header(struct exchange *x, const char *name, const char *value);
 /* Whole answer; body is copied. content_type NULL: none. len ≤ out_max. */
 int exchange_respond(struct exchange *x, int status, const char *content_type, const void *body, size_t len);
-/* Problem documents: from an error (its code gives the status), or spelled out. 429 and 503 get Retry-After: 1 unless one
- * was added. field NULL: none. */
+/* Problem documents: from an error (its code gives the status), or spelled out. 429 and 503 get Retry-After: 1 unless
+ * one was added. field NULL: none. */
 int exchange_fail(struct exchange *x, const struct sp_error *error);
 int exchange_problem(struct exchange *x, int status, const char *code, const char *field, const char *detail);
 /* Streamed answer: start, any number of writes, end. length: bytes to come, or -1: chunked (HTTP/1.0: until close).

@@ -7,8 +7,8 @@
 #include <stdatomic.h>
 
 #define HTTP_LISTENERS_MAX 8
-#define HTTP_FIELDS_BYTES 8192u      /* added header fields of an answer */
-#define HTTP_HEAD_ROOM 32768u        /* queue room beyond out_max: heads, chunk framing */
+#define HTTP_FIELDS_BYTES 8192u /* added header fields of an answer */
+#define HTTP_HEAD_ROOM 32768u   /* queue room beyond out_max: heads, chunk framing */
 #define HTTP_LINGER_MS 2000u
 
 enum conn_state {
@@ -51,7 +51,7 @@ struct http_server {
     unsigned n_listeners;
     struct conn *conns;
     unsigned n_conns, n_overflow, n_exchanges;
-    struct loop_timer *tick;  /* time limits of all connections */
+    struct loop_timer *tick; /* time limits of all connections */
     uint64_t tick_ms;
     struct loop_timer *retry; /* accepting again after EMFILE */
     struct loop_timer *grace;

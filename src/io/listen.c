@@ -37,7 +37,8 @@ static bool split(const char *text, char *host, size_t size, char *service, size
 }
 
 int address_parse(const char *text, struct sockaddr_storage *ret, socklen_t *ret_len, struct sp_error *err) {
-    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM,
+    struct addrinfo hints = {.ai_family = AF_UNSPEC,
+                             .ai_socktype = SOCK_STREAM,
                              .ai_flags = AI_NUMERICSERV | AI_NUMERICHOST};
     struct addrinfo *list;
     char host[ADDRESS_SIZE], service[8];

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * One event loop a thread, on libuv: timers, descriptor watches, closures posted from other threads, deferred work,
- * stop signals. Everything but loop_post and loop_post_stop belongs to the loop's thread. Objects of a loop are freed with their own
- * _free (which hides libuv's two-step close); their callbacks never run after _free returned.
+ * stop signals. Everything but loop_post and loop_post_stop belongs to the loop's thread. Objects of a loop are freed
+ * with their own _free (which hides libuv's two-step close); their callbacks never run after _free returned.
  */
 #pragma once
 #include "base/error.h"
@@ -22,8 +22,8 @@ uv_loop_t *loop_uv(struct loop *l);
 void loop_run(struct loop *l);
 /* One round: waits at most until the first event. For blocking wrappers and tests. */
 void loop_run_once(struct loop *l);
-void loop_stop(struct loop *l);      /* loop_run returns after the callback that is running */
-void loop_post_stop(struct loop *l); /* the same from any thread */
+void loop_stop(struct loop *l);             /* loop_run returns after the callback that is running */
+void loop_post_stop(struct loop *l);        /* the same from any thread */
 uint64_t loop_now_ms(const struct loop *l); /* cached monotonic time of this round */
 
 /* From any thread: fn(ctx) runs on the loop, in order of posting. Unbounded by itself: post completions of bounded work
@@ -68,4 +68,3 @@ int loop_watch_new(struct loop *l, int fd, void (*fn)(unsigned events, void *ctx
 void loop_watch_set(struct loop_watch *w, unsigned events); /* 0: nothing, errors neither */
 /* close_descriptor: it is closed too. NULL is fine; returns NULL. */
 struct loop_watch *loop_watch_free(struct loop_watch *w, bool close_descriptor);
-

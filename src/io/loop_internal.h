@@ -17,9 +17,9 @@ struct loop_post_node;
 
 struct loop {
     uv_loop_t uv;
-    uv_async_t async;        /* posts; keeps the loop alive */
-    uv_idle_t idle;          /* active while tasks wait */
-    pthread_mutex_t lock;    /* of the list of posts */
+    uv_async_t async;     /* posts; keeps the loop alive */
+    uv_idle_t idle;       /* active while tasks wait */
+    pthread_mutex_t lock; /* of the list of posts */
     struct loop_post_node *first, **last;
     struct loop_task tasks;   /* ring */
     struct loop_task running; /* ring: tasks of this round */

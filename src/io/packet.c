@@ -46,8 +46,13 @@ int packet_new(struct loop *l, int fd, size_t message_max, size_t queue_max, con
         free(p);
         return r;
     }
-    *p = (struct packet){.loop = l, .watch = watch, .fd = fd, .events = events, .ctx = ctx,
-                         .message_max = message_max, .queue_max = queue_max};
+    *p = (struct packet){.loop = l,
+                         .watch = watch,
+                         .fd = fd,
+                         .events = events,
+                         .ctx = ctx,
+                         .message_max = message_max,
+                         .queue_max = queue_max};
     p->task.fn = on_task;
     p->task.ctx = p;
     p->last = &p->first;

@@ -18,25 +18,25 @@ struct spawn_fd {
     int target; /* number in the child, ≥ 3; not CLOEXEC there */
 };
 struct spawn_options {
-    const char *program;          /* path with a '/'; no PATH search. NULL: argv[0] */
-    const char *const *argv;      /* NULL-ended */
-    const char *const *env;       /* NULL-ended; NULL: the caller's environment */
-    const char *cwd;              /* NULL: the caller's */
+    const char *program;     /* path with a '/'; no PATH search. NULL: argv[0] */
+    const char *const *argv; /* NULL-ended */
+    const char *const *env;  /* NULL-ended; NULL: the caller's environment */
+    const char *cwd;         /* NULL: the caller's */
     const struct spawn_fd *fds;
     size_t n_fds;
-    int stdin_fd;                 /* > 2, else /dev/null */
-    int stdout_fd, stderr_fd;     /* > 2, else: SPAWN_NULL /dev/null, other values the caller's own */
-    bool new_session;             /* setsid: out of reach of the terminal's signals */
-    int parent_death_signal;      /* 0: none. Bound to the thread that spawns */
-    bool set_ids;                 /* setgroups(0), setgid(gid), setuid(uid) */
+    int stdin_fd;             /* > 2, else /dev/null */
+    int stdout_fd, stderr_fd; /* > 2, else: SPAWN_NULL /dev/null, other values the caller's own */
+    bool new_session;         /* setsid: out of reach of the terminal's signals */
+    int parent_death_signal;  /* 0: none. Bound to the thread that spawns */
+    bool set_ids;             /* setgroups(0), setgid(gid), setuid(uid) */
     uid_t uid;
     gid_t gid;
 };
 #define SPAWN_NULL (-2)
 
 struct child {
-    pid_t pid;  /* 0: none */
-    int pidfd;  /* the owner's; closed by child_done */
+    pid_t pid; /* 0: none */
+    int pidfd; /* the owner's; closed by child_done */
 };
 #define CHILD_NONE ((struct child){.pid = 0, .pidfd = -1})
 
@@ -53,8 +53,9 @@ void child_done(struct child *c);
 #define _cleanup_child_ __attribute__((cleanup(child_done)))
 
 /* Runs to the end. out (may be NULL: dropped) gets stdout and stderr together; what passes out->max is dropped, the
- * child goes on; stdout_fd and stderr_fd of opt are ignored. input (may be NULL) is fed to stdin. On the deadline the child is killed: SP_E_TIMEOUT. A status other than exit 0 is
- * SP_E_IO with the status and the last line of output in the text; *ret_status (may be NULL) is set then too. */
+ * child goes on; stdout_fd and stderr_fd of opt are ignored. input (may be NULL) is fed to stdin. On the deadline the
+ * child is killed: SP_E_TIMEOUT. A status other than exit 0 is SP_E_IO with the status and the last line of output in
+ * the text; *ret_status (may be NULL) is set then too. */
 int spawn_run(const struct spawn_options *opt, const void *input, size_t input_len, struct deadline d, struct buf *out,
               int *ret_status, struct sp_error *err);
 /* "exited 3", "killed by SIGKILL"; returns dst. */

@@ -114,7 +114,8 @@ static void gather(struct run *run) {
 /* Until the child ended; negative on the deadline. */
 static int pump(struct run *run, struct deadline d, struct sp_error *err) {
     for (;;) {
-        struct pollfd p[3] = {{.fd = run->child.pidfd, .events = POLLIN}, {.fd = run->out, .events = POLLIN},
+        struct pollfd p[3] = {{.fd = run->child.pidfd, .events = POLLIN},
+                              {.fd = run->out, .events = POLLIN},
                               {.fd = run->in, .events = POLLOUT}}; /* poll skips negative ones */
         int n = poll(p, 3, deadline_poll_ms(d));
         if (n < 0 && errno != EINTR)

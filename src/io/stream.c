@@ -20,8 +20,8 @@
 
 #define IN_MAX (128u * 1024)
 #define OUT_MAX (1024u * 1024)
-#define KEEP 16384u          /* an emptied buffer that grew over this gives its memory back */
-#define READS_PER_ROUND 4    /* then other sockets get their turn */
+#define KEEP 16384u       /* an emptied buffer that grew over this gives its memory back */
+#define READS_PER_ROUND 4 /* then other sockets get their turn */
 #define PIECES_MAX 8
 
 struct stream {
@@ -32,15 +32,15 @@ struct stream {
     void *ctx;
     struct buf in, out;
     size_t in_max, out_max, low_water;
-    bool reading;      /* not paused */
-    bool eof;          /* FIN was read, or a hang-up reported */
-    bool hup_ignored;  /* FIN seen while paused: it is level-triggered, so no longer watched for */
-    bool failed;       /* the socket is dead; error says why */
-    bool reported;     /* on_end(STREAM_ERROR) was called */
-    bool kick;         /* show held bytes in the task */
+    bool reading;     /* not paused */
+    bool eof;         /* FIN was read, or a hang-up reported */
+    bool hup_ignored; /* FIN seen while paused: it is level-triggered, so no longer watched for */
+    bool failed;      /* the socket is dead; error says why */
+    bool reported;    /* on_end(STREAM_ERROR) was called */
+    bool kick;        /* show held bytes in the task */
     bool shut, shut_sent;
-    unsigned depth;    /* callbacks running */
-    bool dead;         /* stream_free was called in one; the memory goes when it returns */
+    unsigned depth; /* callbacks running */
+    bool dead;      /* stream_free was called in one; the memory goes when it returns */
     struct loop_task task;
     struct sp_error error;
     uint64_t progress_ms;

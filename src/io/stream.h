@@ -69,7 +69,7 @@ void stream_shutdown(struct stream *s);
 /* Makes close reset the connection instead of ending it cleanly: a cut must not look like an end. */
 void stream_set_abort(struct stream *s);
 const struct sp_error *stream_error(const struct stream *s); /* after STREAM_ERROR */
-int stream_fd(const struct stream *s); /* stays the stream's */
+int stream_fd(const struct stream *s);                       /* stays the stream's */
 struct loop *stream_loop(const struct stream *s);
 
 /* Asynchronous connect. done(ctx, fd, err): fd ≥ 0 is the receiver's, else err says why; exactly once, from the loop,

@@ -30,7 +30,7 @@ struct stream_connect {
     int fd;
     struct loop_watch *watch;
     struct loop_timer *deadline, *retry;
-    struct loop_task task; /* the first try, so that done never runs inside the call */
+    struct loop_task task;     /* the first try, so that done never runs inside the call */
     uv_getaddrinfo_t *resolve; /* in flight; owned by libuv until its callback */
     int last_errno;
 };

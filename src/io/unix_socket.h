@@ -10,8 +10,8 @@
 #include <sys/types.h>
 
 /* Binds beside the path, sets mode (and owner when not -1), listens, then renames over it: clients see a ready socket
- * or none, and a stale one of a dead process is replaced. SP_E_CONFLICT when somebody answers there. type: SOCK_STREAM or
- * SOCK_SEQPACKET, plus SOCK_NONBLOCK. path ≤ 100 bytes, the directory must exist. */
+ * or none, and a stale one of a dead process is replaced. SP_E_CONFLICT when somebody answers there. type: SOCK_STREAM
+ * or SOCK_SEQPACKET, plus SOCK_NONBLOCK. path ≤ 100 bytes, the directory must exist. */
 int unix_listen(const char *path, int type, mode_t mode, uid_t uid, gid_t gid, int *ret_fd, struct sp_error *err);
 /* *ret_fd is blocking unless type has SOCK_NONBLOCK. Waits while the listener's backlog is full. */
 int unix_connect(const char *path, int type, struct deadline d, int *ret_fd, struct sp_error *err);

@@ -13,8 +13,8 @@
 struct worker_pool;
 
 struct worker_job {
-    void (*run)(struct worker_job *job, void *thread_ctx);  /* worker thread */
-    void (*done)(struct worker_job *job, bool ran);         /* loop thread, exactly once; the job may be freed here.
+    void (*run)(struct worker_job *job, void *thread_ctx); /* worker thread */
+    void (*done)(struct worker_job *job, bool ran);        /* loop thread, exactly once; the job may be freed here.
                                                                ran = false: the pool stopped before it ran */
     /* private: */
     struct worker_job *next;
@@ -22,9 +22,9 @@ struct worker_job {
 };
 
 struct worker_pool_options {
-    unsigned threads;    /* 1..64 */
-    unsigned queue_max;  /* waiting jobs, ≥ 1; one more is refused */
-    const char *name;    /* thread name, ≤ 11 bytes, static */
+    unsigned threads;   /* 1..64 */
+    unsigned queue_max; /* waiting jobs, ≥ 1; one more is refused */
+    const char *name;   /* thread name, ≤ 11 bytes, static */
     /* Makes one thread's context, on that thread; failing makes worker_pool_new fail. May be NULL (context NULL). */
     int (*thread_init)(void *ctx, void **ret_thread_ctx, struct sp_error *err);
     void (*thread_done)(void *ctx, void *thread_ctx); /* may be NULL */

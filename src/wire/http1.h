@@ -41,22 +41,22 @@ struct http1_head {
     } fields[HTTP1_FIELDS_MAX];
     unsigned n_fields;
     uint16_t method_at, target_at, target_len, reason_at;
-    enum http1_form form;         /* requests */
-    int status;                   /* responses: 100..599 */
-    int minor;                    /* HTTP/1.<minor>: 0 or 1 */
-    enum http1_framing framing;   /* of the body that follows */
-    uint64_t content_length;      /* HTTP1_BODY_LENGTH; for a response to HEAD what was announced, else 0 */
-    bool has_content_length;      /* the field was there */
-    bool keep_alive;              /* the connection can be used after this message */
-    bool expect_continue;         /* request: the client waits for "100 Continue" before the body */
-    bool upgrade;                 /* Connection: upgrade and an Upgrade field are both there */
+    enum http1_form form;       /* requests */
+    int status;                 /* responses: 100..599 */
+    int minor;                  /* HTTP/1.<minor>: 0 or 1 */
+    enum http1_framing framing; /* of the body that follows */
+    uint64_t content_length;    /* HTTP1_BODY_LENGTH; for a response to HEAD what was announced, else 0 */
+    bool has_content_length;    /* the field was there */
+    bool keep_alive;            /* the connection can be used after this message */
+    bool expect_continue;       /* request: the client waits for "100 Continue" before the body */
+    bool upgrade;               /* Connection: upgrade and an Upgrade field are both there */
 };
 
 void http1_head_init(struct http1_head *h);
-void http1_head_reset(struct http1_head *h); /* empties, keeps memory */
-void http1_head_done(struct http1_head *h);  /* frees; safe on a zeroed struct */
-const char *http1_method(const struct http1_head *h); /* requests, else "" */
-const char *http1_target(const struct http1_head *h); /* raw, as sent; requests, else "" */
+void http1_head_reset(struct http1_head *h);                 /* empties, keeps memory */
+void http1_head_done(struct http1_head *h);                  /* frees; safe on a zeroed struct */
+const char *http1_method(const struct http1_head *h);        /* requests, else "" */
+const char *http1_target(const struct http1_head *h);        /* raw, as sent; requests, else "" */
 const char *http1_reason_phrase(const struct http1_head *h); /* responses, as sent; may be "" */
 /* Value of the first field of that name (any case), or NULL. */
 const char *http1_get(const struct http1_head *h, const char *name);

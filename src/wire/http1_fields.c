@@ -165,8 +165,8 @@ static enum http1_error check_host(const struct http1_head *h) {
 }
 
 static enum http1_error check_single(const struct http1_head *h) {
-    static const char *const single[] = {"Authorization", "Content-Type", "Content-Range", "Range", "Expect",
-                                         "If-Range", "Last-Event-ID", "Idempotency-Key", "Location", "Date"};
+    static const char *const single[] = {"Authorization", "Content-Type",  "Content-Range",   "Range",    "Expect",
+                                         "If-Range",      "Last-Event-ID", "Idempotency-Key", "Location", "Date"};
     for (size_t i = 0; i < sizeof(single) / sizeof(single[0]); i++)
         if (http1_count(h, single[i]) > 1)
             return HTTP1_E_DOUBLED;

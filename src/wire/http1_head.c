@@ -13,14 +13,43 @@
 #define V HTTP1_C_VALUE
 #define H HTTP1_C_HOST
 const uint8_t http1_class[256] = {
-    ['\t'] = V, [' '] = V,
-    ['0' ... '9'] = T | G | V | H, ['A' ... 'Z'] = T | G | V | H, ['a' ... 'z'] = T | G | V | H,
-    ['!'] = T | G | V | H, ['"'] = V, ['#'] = T | V, ['$'] = T | G | V | H, ['%'] = T | G | V | H,
-    ['&'] = T | G | V | H, ['\''] = T | G | V | H, ['('] = G | V | H, [')'] = G | V | H, ['*'] = T | G | V | H,
-    ['+'] = T | G | V | H, [','] = G | V | H, ['-'] = T | G | V | H, ['.'] = T | G | V | H, ['/'] = G | V,
-    [':'] = G | V | H, [';'] = G | V | H, ['<'] = V, ['='] = G | V | H, ['>'] = V, ['?'] = G | V, ['@'] = G | V,
-    ['['] = G | V | H, ['\\'] = G | V, [']'] = G | V | H, ['^'] = T | G | V, ['_'] = T | G | V | H,
-    ['`'] = T | G | V, ['{'] = G | V, ['|'] = T | G | V, ['}'] = G | V, ['~'] = T | G | V | H,
+    ['\t'] = V,
+    [' '] = V,
+    ['0' ... '9'] = T | G | V | H,
+    ['A' ... 'Z'] = T | G | V | H,
+    ['a' ... 'z'] = T | G | V | H,
+    ['!'] = T | G | V | H,
+    ['"'] = V,
+    ['#'] = T | V,
+    ['$'] = T | G | V | H,
+    ['%'] = T | G | V | H,
+    ['&'] = T | G | V | H,
+    ['\''] = T | G | V | H,
+    ['('] = G | V | H,
+    [')'] = G | V | H,
+    ['*'] = T | G | V | H,
+    ['+'] = T | G | V | H,
+    [','] = G | V | H,
+    ['-'] = T | G | V | H,
+    ['.'] = T | G | V | H,
+    ['/'] = G | V,
+    [':'] = G | V | H,
+    [';'] = G | V | H,
+    ['<'] = V,
+    ['='] = G | V | H,
+    ['>'] = V,
+    ['?'] = G | V,
+    ['@'] = G | V,
+    ['['] = G | V | H,
+    ['\\'] = G | V,
+    [']'] = G | V | H,
+    ['^'] = T | G | V,
+    ['_'] = T | G | V | H,
+    ['`'] = T | G | V,
+    ['{'] = G | V,
+    ['|'] = T | G | V,
+    ['}'] = G | V,
+    ['~'] = T | G | V | H,
     [0x80 ... 0xff] = V,
 };
 #undef T
@@ -145,8 +174,15 @@ bool http1_has_token(const struct http1_head *h, const char *name, const char *t
 }
 
 bool http1_is_hop_by_hop(const struct http1_head *h, const char *name) {
-    static const char *const hop[] = {"Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization",
-                                      "Proxy-Connection", "TE", "Trailer", "Transfer-Encoding", "Upgrade"};
+    static const char *const hop[] = {"Connection",
+                                      "Keep-Alive",
+                                      "Proxy-Authenticate",
+                                      "Proxy-Authorization",
+                                      "Proxy-Connection",
+                                      "TE",
+                                      "Trailer",
+                                      "Transfer-Encoding",
+                                      "Upgrade"};
     for (size_t i = 0; i < sizeof(hop) / sizeof(hop[0]); i++)
         if (strcasecmp(name, hop[i]) == 0)
             return true;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The HTTP/1.1 parser over any bytes: the verdict and the body do not depend on segmentation, bounds hold, every accepted
- * head is unambiguous, and what is accepted can be written and read again with the same meaning. The first byte chooses
- * role, target forms and the second segmentation.
+ * The HTTP/1.1 parser over any bytes: the verdict and the body do not depend on segmentation, bounds hold, every
+ * accepted head is unambiguous, and what is accepted can be written and read again with the same meaning. The first
+ * byte chooses role, target forms and the second segmentation.
  */
 #include "fuzz.h"
 #include "wire/http1.h"
@@ -63,7 +63,8 @@ static void check_rewrite(const struct http1_head *h, enum http1_role role, unsi
     buf_done(&out);
 }
 
-static struct result run(const uint8_t *data, size_t size, size_t step, enum http1_role role, unsigned flags, bool check) {
+static struct result run(const uint8_t *data, size_t size, size_t step, enum http1_role role, unsigned flags,
+                         bool check) {
     struct http1_limits limits = {.body_max = BODY_MAX};
     struct http1_parser p;
     struct http1_head head;

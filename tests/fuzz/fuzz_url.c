@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* URL parsing over any text: results stay in their buffers, clean paths decode to what they say, encoding round-trips. */
+/* URL parsing over any text: results stay in their buffers, clean paths decode to what they say, encoding round-trips.
+ * */
 #include "base/cleanup.h"
 #include "fuzz.h"
 #include "wire/url.h"
@@ -16,9 +17,11 @@ static void check_path(const char *s) {
     bool clean = url_path_is_clean(target.path, target.path_len);
     if (clean && target.path_len < sizeof(decoded)) {
         FUZZ_CHECK(url_decode(decoded, sizeof(decoded), target.path, target.path_len, false, &len));
-        FUZZ_CHECK(strlen(decoded) == len && !strstr(decoded, "/../") && !strstr(decoded, "//") && !strchr(decoded, '\\'));
+        FUZZ_CHECK(strlen(decoded) == len && !strstr(decoded, "/../") && !strstr(decoded, "//") &&
+                   !strchr(decoded, '\\'));
     }
-    static const char *const patterns[] = {"/", "/{a}", "/v1/{a}/x", "/v1/{a}/{b}", "/v1/{a}/{...}", "/{a}/{b}/{c}/{d}"};
+    static const char *const patterns[] = {"/",           "/{a}",          "/v1/{a}/x",
+                                           "/v1/{a}/{b}", "/v1/{a}/{...}", "/{a}/{b}/{c}/{d}"};
     for (size_t i = 0; i < sizeof(patterns) / sizeof(patterns[0]); i++) {
         if (!url_match(patterns[i], target.path, target.path_len, &params))
             continue;

@@ -4,11 +4,11 @@
  * peers are plain sockets in the same thread, so every interleaving is the test's choice.
  */
 #pragma once
-#include "unit.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "io/http_server.h"
 #include "io/listen.h"
+#include "unit.h"
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>

@@ -135,7 +135,9 @@ static void test_refused_requests(void **state) {
         {P "Transfer-Encoding: chunked, chunked\r\n\r\n", HTTP1_E_TRANSFER},
         {P "Transfer-Encoding: \"chunked\"\r\n\r\n", HTTP1_E_TRANSFER},
         {P "Transfer-Encoding: chunked;q=1\r\n\r\n", HTTP1_E_TRANSFER},
-        {P "Transfer-Encoding: \x0b" "chunked\r\n\r\n", HTTP1_E_FIELD_VALUE},
+        {P "Transfer-Encoding: \x0b"
+           "chunked\r\n\r\n",
+         HTTP1_E_FIELD_VALUE},
         {P "Transfer-Encoding: identity\r\n\r\n", HTTP1_E_TRANSFER},
         {P "Transfer-Encoding:\r\n\r\n", HTTP1_E_TRANSFER},
         {P "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n", HTTP1_E_TRANSFER},
@@ -241,14 +243,16 @@ static void test_request_is_read(void **state) {
         assert_string_equal(http1_field_name(&h, 5), "X-Utf");
         assert_true(h.keep_alive && !h.upgrade && !h.expect_continue && h.minor == 1);
         assert_true(http1_has_token(&h, "connection", "foo") && !http1_has_token(&h, "connection", "fo"));
-        assert_true(http1_is_hop_by_hop(&h, "FOO") && http1_is_hop_by_hop(&h, "te") && !http1_is_hop_by_hop(&h, "Host"));
+        assert_true(http1_is_hop_by_hop(&h, "FOO") && http1_is_hop_by_hop(&h, "te") &&
+                    !http1_is_hop_by_hop(&h, "Host"));
         http1_head_done(&h);
     }
 }
 
 static void test_chunks_are_joined(void **state) {
-    static const char text[] = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: CHUNKED\r\nExpect: 100-Continue\r\n\r\n"
-                               "5\r\nhello\r\n00a;x=\"y z\";q\r\n0123456789\r\n0\r\nX-Sum: 1\r\nY:\r\n\r\nGET";
+    static const char text[] =
+        "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: CHUNKED\r\nExpect: 100-Continue\r\n\r\n"
+        "5\r\nhello\r\n00a;x=\"y z\";q\r\n0123456789\r\n0\r\nX-Sum: 1\r\nY:\r\n\r\nGET";
     (void)state;
     for (size_t step = 1; step < sizeof(text); step++) {
         struct http1_head h;
@@ -397,7 +401,8 @@ static void test_response_framing(void **state) {
         {"HTTP/1.1 200 \r\nContent-Length: 7\r\n\r\n", true, "", HTTP1_BODY_NONE, true},
         {"HTTP/1.1 204 No\r\n\r\n", false, "", HTTP1_BODY_NONE, true},
         {"HTTP/1.1 304 No\r\nContent-Length: 9\r\n\r\n", false, "", HTTP1_BODY_NONE, true},
-        {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n", false, "ab", HTTP1_BODY_CHUNKED, true},
+        {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n", false, "ab", HTTP1_BODY_CHUNKED,
+         true},
         {"HTTP/1.1 101 Go\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n", false, "", HTTP1_BODY_NONE, true},
         {"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nab", false, "ab", HTTP1_BODY_LENGTH, false},
     };
@@ -453,8 +458,9 @@ static void test_end_of_connection(void **state) {
 }
 
 static void test_pipelined(void **state) {
-    static const char text[] = "GET /1 HTTP/1.1\r\nHost: a\r\n\r\nPOST /2 HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nx"
-                               "GET /3 HTTP/1.1\r\nHost: a\r\n\r\n";
+    static const char text[] =
+        "GET /1 HTTP/1.1\r\nHost: a\r\n\r\nPOST /2 HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nx"
+        "GET /3 HTTP/1.1\r\nHost: a\r\n\r\n";
     static const char *const targets[] = {"/1", "/2", "/3"};
     struct http1_parser p;
     struct http1_head h;
@@ -523,12 +529,20 @@ static void test_writing_refuses_injection(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_refused_requests), cmocka_unit_test(test_refused_chunks),
-        cmocka_unit_test(test_nul_bytes), cmocka_unit_test(test_refused_responses),
-        cmocka_unit_test(test_request_is_read), cmocka_unit_test(test_chunks_are_joined),
-        cmocka_unit_test(test_forms), cmocka_unit_test(test_keep_alive), cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_extension_flood), cmocka_unit_test(test_response_framing),
-        cmocka_unit_test(test_end_of_connection), cmocka_unit_test(test_pipelined), cmocka_unit_test(test_writing),
+        cmocka_unit_test(test_refused_requests),
+        cmocka_unit_test(test_refused_chunks),
+        cmocka_unit_test(test_nul_bytes),
+        cmocka_unit_test(test_refused_responses),
+        cmocka_unit_test(test_request_is_read),
+        cmocka_unit_test(test_chunks_are_joined),
+        cmocka_unit_test(test_forms),
+        cmocka_unit_test(test_keep_alive),
+        cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_extension_flood),
+        cmocka_unit_test(test_response_framing),
+        cmocka_unit_test(test_end_of_connection),
+        cmocka_unit_test(test_pipelined),
+        cmocka_unit_test(test_writing),
         cmocka_unit_test(test_writing_refuses_injection),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -89,12 +89,9 @@ static void handle_upgrade(struct exchange *x) {
 }
 
 static const struct http_route routes[] = {
-    {"GET", "/hello", handle_hello, 0, 0, NULL},
-    {"POST", "/echo", handle_echo, 32u << 20, 0, NULL},
-    {"GET", "/park", handle_park, 0, 0, NULL},
-    {"GET", "/bearer", handle_bearer, 0, 0, NULL},
-    {"GET", "/blocks", handle_blocks, 0, 0, NULL},
-    {"GET", "/upgrade", handle_upgrade, 0, 0, NULL},
+    {"GET", "/hello", handle_hello, 0, 0, NULL},   {"POST", "/echo", handle_echo, 32u << 20, 0, NULL},
+    {"GET", "/park", handle_park, 0, 0, NULL},     {"GET", "/bearer", handle_bearer, 0, 0, NULL},
+    {"GET", "/blocks", handle_blocks, 0, 0, NULL}, {"GET", "/upgrade", handle_upgrade, 0, 0, NULL},
 };
 
 /* ---- client side ---- */
@@ -159,12 +156,15 @@ static void on_done(struct http_call *c, void *user, const struct sp_error *err,
     got.call = NULL;
 }
 
-static const struct http_call_events events = {
-    .on_head = on_head, .on_body = on_body, .on_drain = on_drain, .on_done = on_done};
+static const struct http_call_events events = {.on_head = on_head,
+                                               .on_body = on_body,
+                                               .on_drain = on_drain,
+                                               .on_done = on_done};
 
 static int setup_with(uint64_t write_timeout_ms) {
-    struct http_server_options opt = {
-        .routes = routes, .n_routes = ARRAY_SIZE(routes), .write_timeout_ms = write_timeout_ms};
+    struct http_server_options opt = {.routes = routes,
+                                      .n_routes = ARRAY_SIZE(routes),
+                                      .write_timeout_ms = write_timeout_ms};
     memset(&served, 0, sizeof(served));
     memset(&got, 0, sizeof(got));
     rig_serve(&rig, &opt);
@@ -218,7 +218,8 @@ static void test_whole_calls_reuse_a_connection(void **state) {
     }
     finish((struct http_request){.method = "HEAD", .target = "/hello"});
     assert_true(got.code == SP_OK && got.body_len == 0);
-    finish((struct http_request){.method = "POST", .target = "/echo", .content_type = "a/b", .body = "xyz", .body_len = 3});
+    finish((
+        struct http_request){.method = "POST", .target = "/echo", .content_type = "a/b", .body = "xyz", .body_len = 3});
     assert_int_equal(got.status, 201);
     assert_string_equal(got.body, "xyz");
     finish((struct http_request){.target = "/bearer", .bearer = "spm_1"});
@@ -342,7 +343,10 @@ static void test_streamed_upload(void **state) {
     memset(block, 'u', sizeof(block));
     for (int chunked = 0; chunked < 2; chunked++) {
         total = 0;
-        start((struct http_request){.method = "POST", .target = "/echo", .stream_body = true, .stream_response = true,
+        start((struct http_request){.method = "POST",
+                                    .target = "/echo",
+                                    .stream_body = true,
+                                    .stream_response = true,
                                     .content_length = chunked ? -1 : (int64_t)(48 * BLOCK)});
         assert_int_equal(http_call_write(got.call, "", 0), 0);
         while (total < 48 * BLOCK) {
@@ -379,7 +383,8 @@ static void test_response_bound(void **state) {
 
 static void test_upgrade(void **state) {
     (void)state;
-    start((struct http_request){.target = "/upgrade", .allow_upgrade = true, .upgrade = "echo", .stream_response = true});
+    start(
+        (struct http_request){.target = "/upgrade", .allow_upgrade = true, .upgrade = "echo", .stream_response = true});
     rig_until(&rig, got.heads == 1);
     assert_int_equal(got.status, 101);
     assert_int_equal(http_call_write(got.call, "ping", 4), 0);
@@ -438,7 +443,9 @@ static void test_odd_peers(void **state) {
     } cases[] = {
         {"", SP_E_UNAVAILABLE, NULL},
         {"HTTP/1.1 200 OK\r\n\r\nuntil close", SP_OK, "until close"},
-        {"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early\r\nA: b\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", SP_OK, "ok"},
+        {"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early\r\nA: b\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: "
+         "2\r\n\r\nok",
+         SP_OK, "ok"},
         {"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\ncut", SP_E_PROTOCOL, NULL},
         {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\ncut\r\n", SP_E_PROTOCOL, NULL},
         {"HTTP/1.1 200 OK\r\nConte", SP_E_PROTOCOL, NULL},

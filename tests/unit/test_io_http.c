@@ -204,7 +204,8 @@ static void test_routing(void **state) {
 /* Requests that come at once are answered one after the other, also when the first takes its time. */
 static void test_pipelining(void **state) {
     (void)state;
-    raw_send(fd, GET("/park") GET("/hello") "POST /echo/1 HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi" GET("/chunks"));
+    raw_send(fd, GET("/park")
+                     GET("/hello") "POST /echo/1 HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi" GET("/chunks"));
     rig_until(&rig, seen.parked);
     rig_rounds(&rig, 10);
     raw_take(fd, &in);
@@ -217,7 +218,8 @@ static void test_pipelining(void **state) {
 }
 
 static void test_slow_writer(void **state) {
-    static const char text[] = "POST /echo/7 HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n";
+    static const char text[] =
+        "POST /echo/7 HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n";
     (void)state;
     for (int round = 0; round < 2; round++) {
         for (size_t i = 0; i < sizeof(text) - 1; i++) {

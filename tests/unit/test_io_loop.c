@@ -178,8 +178,8 @@ static void job_done(struct worker_job *j, bool ran) {
 }
 
 static void test_workers(void **state) {
-    struct worker_pool_options opt = {.threads = 3, .queue_max = 5, .name = "test", .thread_init = make_context,
-                                      .thread_done = drop_context};
+    struct worker_pool_options opt = {
+        .threads = 3, .queue_max = 5, .name = "test", .thread_init = make_context, .thread_done = drop_context};
     struct worker_pool *pool;
     struct job jobs[64];
     unsigned taken = 0;
@@ -443,7 +443,8 @@ static void test_stream_queue_is_bounded(void **state) {
 }
 
 static void test_addresses(void **state) {
-    static const char *const bad[] = {"", "x", ":80", "1.2.3.4", "1.2.3.4:", "1.2.3.4:65536", "::1:80", "[::1]", "a.example:80", "1.2.3.4:-1"};
+    static const char *const bad[] = {"",       "x",     ":80",          "1.2.3.4",   "1.2.3.4:", "1.2.3.4:65536",
+                                      "::1:80", "[::1]", "a.example:80", "1.2.3.4:-1"};
     char text[ADDRESS_SIZE];
     struct sockaddr_storage sa;
     socklen_t len;

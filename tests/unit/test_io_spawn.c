@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The promise: a child gets exactly the descriptors, environment and signal state it should, a failing exec is an error of
- * the start, and no background grandchild or deaf child holds anything up.
+ * The promise: a child gets exactly the descriptors, environment and signal state it should, a failing exec is an
+ * error of the start, and no background grandchild or deaf child holds anything up.
  */
 #include "io/spawn.h"
 #include "unit.h"
@@ -9,7 +9,10 @@
 #include <signal.h>
 #include <sys/wait.h>
 
-#define SH(script) (const char *const[]){"/bin/sh", "-c", script, NULL}
+#define SH(script)                                                                                                     \
+    (const char *const[]) {                                                                                            \
+        "/bin/sh", "-c", script, NULL                                                                                  \
+    }
 
 static int run(const char *const *argv, const char *input, uint64_t ms, struct buf *out, int *ret_status) {
     struct spawn_options opt = {.argv = argv};
@@ -105,7 +108,9 @@ static void test_descriptors(void **state) {
 
 static void test_environment_and_directory(void **state) {
     _cleanup_buf_ struct buf out;
-    struct spawn_options opt = {.argv = SH("pwd; echo $A; echo $HOME"), .env = (const char *const[]){"A=b c", NULL}, .cwd = "/"};
+    struct spawn_options opt = {.argv = SH("pwd; echo $A; echo $HOME"),
+                                .env = (const char *const[]){"A=b c", NULL},
+                                .cwd = "/"};
     (void)state;
     buf_init(&out, 4096);
     assert_ok(spawn_run(&opt, NULL, 0, deadline_in_ms(10000), &out, NULL, &unit_error));
@@ -122,7 +127,8 @@ static void test_signal_state(void **state) {
     (void)sigaddset(&set, SIGUSR1);
     (void)sigprocmask(SIG_BLOCK, &set, &before);
     (void)signal(SIGPIPE, SIG_IGN);
-    assert_ok(run((const char *const[]){"/bin/grep", "-E", "Sig(Blk|Ign|Cgt)", "/proc/self/status", NULL}, NULL, 10000, &out, NULL));
+    assert_ok(run((const char *const[]){"/bin/grep", "-E", "Sig(Blk|Ign|Cgt)", "/proc/self/status", NULL}, NULL, 10000,
+                  &out, NULL));
     (void)signal(SIGPIPE, SIG_DFL);
     (void)sigprocmask(SIG_SETMASK, &before, NULL);
     assert_non_null(strstr(out.data, "SigBlk:\t0000000000000000"));
@@ -130,7 +136,8 @@ static void test_signal_state(void **state) {
 }
 
 static void test_stop_and_reap(void **state) {
-    struct spawn_options opt = {.argv = SH("trap 'exit 7' TERM; echo; while :; do sleep 0.05; done"), .stdout_fd = SPAWN_NULL,
+    struct spawn_options opt = {.argv = SH("trap 'exit 7' TERM; echo; while :; do sleep 0.05; done"),
+                                .stdout_fd = SPAWN_NULL,
                                 .new_session = true};
     struct child child = CHILD_NONE;
     int status = 0;
@@ -158,10 +165,10 @@ static void test_stop_and_reap(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_output_and_status), cmocka_unit_test(test_input), cmocka_unit_test(test_deadline),
-        cmocka_unit_test(test_start_errors), cmocka_unit_test(test_descriptors),
-        cmocka_unit_test(test_environment_and_directory), cmocka_unit_test(test_signal_state),
-        cmocka_unit_test(test_stop_and_reap),
+        cmocka_unit_test(test_output_and_status), cmocka_unit_test(test_input),
+        cmocka_unit_test(test_deadline),          cmocka_unit_test(test_start_errors),
+        cmocka_unit_test(test_descriptors),       cmocka_unit_test(test_environment_and_directory),
+        cmocka_unit_test(test_signal_state),      cmocka_unit_test(test_stop_and_reap),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -79,7 +79,9 @@ static void test_standard_cases(void **state) {
         {"data:  a\r\n\r\n", 1, " a"},
         {"data\n\n", 1, ""},
         {"data\ndata\n\n", 1, "\n"},
-        {"\xef\xbb\xbf" "data: bom\n\n", 1, "bom"},
+        {"\xef\xbb\xbf"
+         "data: bom\n\n",
+         1, "bom"},
         {"event: x\n\n", 0, NULL},
         {"event: x\n\ndata: y\n\n", 1, "y"},
         {"retry: 5\nfoo: bar\nDATA: no\ndata: z\n\n", 1, "z"},
@@ -155,8 +157,8 @@ static void test_encoder_refuses(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip), cmocka_unit_test(test_standard_cases), cmocka_unit_test(test_partial),
-        cmocka_unit_test(test_bounds), cmocka_unit_test(test_encoder_refuses),
+        cmocka_unit_test(test_round_trip), cmocka_unit_test(test_standard_cases),  cmocka_unit_test(test_partial),
+        cmocka_unit_test(test_bounds),     cmocka_unit_test(test_encoder_refuses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -24,8 +24,8 @@ static void test_decode(void **state) {
 
 static void test_clean_paths(void **state) {
     static const char *const clean[] = {"/", "/a", "/a/", "/a/b.c", "/a/...", "/a/.b", "/%41", "/a%20b", "/a/b..c"};
-    static const char *const dirty[] = {"", "a", "//", "/a//b", "/.", "/..", "/a/../b", "/a/%2e", "/%2E%2e/x", "/a/.%2e",
-                                        "/a%2fb", "/a%5cb", "/a\\b", "/%", "/%00", "/a/."};
+    static const char *const dirty[] = {"",          "a",       "//",     "/a//b",  "/.",    "/..", "/a/../b", "/a/%2e",
+                                        "/%2E%2e/x", "/a/.%2e", "/a%2fb", "/a%5cb", "/a\\b", "/%",  "/%00",    "/a/."};
     (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(clean); i++)
         if (!url_path_is_clean(clean[i], strlen(clean[i])))
@@ -63,9 +63,18 @@ static void test_match(void **state) {
     assert_string_equal(url_param(&p, "name"), "a b");
     assert_string_equal(url_param(&p, "tag"), "c");
     assert_true(match("/", "/", &p));
-    static const char *const none[] = {"/v1/sandboxes", "/v1/sandboxes/", "/v1/sandboxes/x", "/v1/sandboxes//pause",
-                                       "/v1/sandboxes/x/pause/", "/v1/sandboxes/x/pausee", "/v1/sandboxes/x/paus",
-                                       "/v1/sandboxes/%/pause", "/v1/sandboxes/x/y/pause", "", "x", "/V1/sandboxes/x/pause"};
+    static const char *const none[] = {"/v1/sandboxes",
+                                       "/v1/sandboxes/",
+                                       "/v1/sandboxes/x",
+                                       "/v1/sandboxes//pause",
+                                       "/v1/sandboxes/x/pause/",
+                                       "/v1/sandboxes/x/pausee",
+                                       "/v1/sandboxes/x/paus",
+                                       "/v1/sandboxes/%/pause",
+                                       "/v1/sandboxes/x/y/pause",
+                                       "",
+                                       "x",
+                                       "/V1/sandboxes/x/pause"};
     for (size_t i = 0; i < ARRAY_SIZE(none); i++)
         if (match("/v1/sandboxes/{id}/pause", none[i], &p))
             fail_msg("%s", none[i]);
@@ -146,9 +155,10 @@ static void test_absolute(void **state) {
     assert_ok(url_parse("unix:/run/x.sock", &u, &unit_error));
     assert_true(u.scheme == URL_UNIX);
     assert_string_equal(u.host, "/run/x.sock");
-    static const char *const bad[] = {"", "http://", "http:///x", "ftp://a", "http://a:0/", "http://a:65536", "http://a:x",
-                                      "http://a:", "http://u@a/", "http://a/#f", "http://a/ b", "http://a b", "http://[::1",
-                                      "http://[]", "http://[a]", "http://a?x", "http://a\\b", "unix:x", "http://a/\x80"};
+    static const char *const bad[] = {
+        "",           "http://",     "http:///x",   "ftp://a",     "http://a:0/",  "http://a:65536", "http://a:x",
+        "http://a:",  "http://u@a/", "http://a/#f", "http://a/ b", "http://a b",   "http://[::1",    "http://[]",
+        "http://[a]", "http://a?x",  "http://a\\b", "unix:x",      "http://a/\x80"};
     for (size_t i = 0; i < ARRAY_SIZE(bad); i++)
         assert_fails(url_parse(bad[i], &u, &unit_error), SP_E_INVALID);
 }
@@ -168,8 +178,8 @@ static void test_authority(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_decode), cmocka_unit_test(test_clean_paths), cmocka_unit_test(test_target),
-        cmocka_unit_test(test_match), cmocka_unit_test(test_query), cmocka_unit_test(test_build),
+        cmocka_unit_test(test_decode),   cmocka_unit_test(test_clean_paths), cmocka_unit_test(test_target),
+        cmocka_unit_test(test_match),    cmocka_unit_test(test_query),       cmocka_unit_test(test_build),
         cmocka_unit_test(test_absolute), cmocka_unit_test(test_authority),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
