@@ -15,7 +15,7 @@ cd "$ROOT"
 source scripts/lib.sh
 
 main() {
-    local builddir='' sanitize=none prefix=$ROOT/out install=yes
+    local builddir='' sanitize=none prefix=$ROOT/out install=yes werror=true
     while [ $# -gt 0 ]; do
         case $1 in
         --sanitize) sanitize=address,undefined ;;
@@ -29,12 +29,16 @@ main() {
         builddir=build
         [ $sanitize = none ] || builddir=build-sanitize
     fi
-    if [ $sanitize != none ]; then prefix=$(realpath -m "$builddir")/out; fi
+    if [ $sanitize != none ]; then
+        prefix=$(realpath -m "$builddir")/out
+        werror=false # gcc warns wrongly under sanitizers
+    fi
 
     if [ ! -f "$builddir/build.ninja" ]; then
         say "    configuring $builddir"
         rm -rf "$builddir/meson-private" # of a configuration that failed half way
         meson setup "$builddir" --prefix="$prefix" --libexecdir=libexec -Db_sanitize=$sanitize -Db_lundef=false \
+            -Dwerror=$werror \
             >"$builddir.log" 2>&1 || {
             tail -n 30 "$builddir.log" >&2
             rm -f "$builddir.log"
