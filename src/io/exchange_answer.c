@@ -10,7 +10,7 @@
 #include <string.h>
 #include <strings.h>
 
-#define HEAD_MAX 16384u
+#define HEAD_MAX (HTTP_FIELDS_BYTES + 4096u)
 
 /* Frames of what follows the head. */
 enum framing { FRAMING_NONE, FRAMING_LENGTH, FRAMING_CHUNKED, FRAMING_CLOSE };

@@ -334,15 +334,14 @@ static size_t on_read(void *ctx, const char *data, size_t len) {
 static void on_end(void *ctx, enum stream_end end) {
     struct conn *c = ctx;
     struct exchange *x = c->x;
-    if (end == STREAM_ERROR || !x) {
-        conn_destroy(c, EXCHANGE_CLIENT_GONE);
-    } else if (c->state == CONN_TUNNEL) {
+    bool readable_end = end != STREAM_ERROR && x;
+    if (readable_end && c->state == CONN_TUNNEL) {
         x->body_done = true;
         if (x->events && x->events->on_body_end)
             x->events->on_body_end(x);
         (void)try_finish(c);
-    } else if (x->ended) {
-        c->half_closed = c->closing = true;
+    } else if (readable_end && x->ended) {
+        c->half_closed = c->closing = true; /* what was given before is still delivered */
     } else {
         conn_destroy(c, EXCHANGE_CLIENT_GONE);
     }

@@ -154,7 +154,7 @@ bool exchange_has_started(const struct exchange *x); /* an answer, or its head, 
  * over a bound, -SP_E_INVALID for a header that could break the framing. Date, Content-Length, Transfer-Encoding and
  * Connection are the server's. Answering before a streamed body was read closes the connection afterwards. */
 
-/* Before respond/start. All of them together ≤ 8 KiB. */
+/* Before respond/start. All of them together ≤ 32 KiB. */
 int exchange_add_header(struct exchange *x, const char *name, const char *value);
 /* Whole answer; body is copied. content_type NULL: none. len ≤ out_max. */
 int exchange_respond(struct exchange *x, int status, const char *content_type, const void *body, size_t len);

@@ -7,8 +7,8 @@
 #include <stdatomic.h>
 
 #define HTTP_LISTENERS_MAX 8
-#define HTTP_FIELDS_BYTES 8192u /* added header fields of an answer */
-#define HTTP_HEAD_ROOM 32768u   /* queue room beyond out_max: heads, chunk framing */
+#define HTTP_FIELDS_BYTES 32768u /* added header fields of an answer */
+#define HTTP_HEAD_ROOM 65536u    /* queue room beyond out_max: heads, chunk framing */
 #define HTTP_LINGER_MS 2000u
 
 enum conn_state {

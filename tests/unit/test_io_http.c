@@ -4,6 +4,7 @@
  * tells handlers about clients that left, and never touches an exchange that is over. Raw sockets play the clients.
  */
 #include "io_rig.h"
+#include <sys/resource.h>
 
 #define GET(path) "GET " path " HTTP/1.1\r\nHost: a\r\n\r\n"
 
@@ -454,6 +455,29 @@ static void test_max_connections(void **state) {
     assert_int_equal(rig_stats(&rig).refused, 2);
 }
 
+/* Out of descriptors: connections wait in the backlog and are served when there are some again. */
+static void test_no_descriptors(void **state) {
+    struct rlimit before, tight;
+    (void)state;
+    raw_send(fd, GET("/hello"));
+    raw_expect(&rig, fd, &in, "hello", 1);
+    int late = raw_connect(&rig);
+    raw_send(late, GET("/hello"));
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    tight = before;
+    tight.rlim_cur = (rlim_t)late + 1;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &tight), 0);
+    rig_rounds(&rig, 20);
+    unsigned accepted = (unsigned)rig_stats(&rig).accepted;
+    raw_send(fd, GET("/hello")); /* others are served meanwhile */
+    raw_expect(&rig, fd, &in, "hello", 2);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    assert_int_equal(accepted, 1);
+    memset(&in, 0, sizeof(in));
+    raw_expect(&rig, late, &in, "hello", 1);
+    (void)close(late);
+}
+
 static void test_time_limits(void **state) {
     struct http_server_options opt = defaults;
     (void)state;
@@ -556,6 +580,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_half_closed_client, setup, teardown),
         cmocka_unit_test_setup_teardown(test_short_answer_is_cut, setup, teardown),
         cmocka_unit_test_setup_teardown(test_max_connections, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_no_descriptors, setup, teardown),
         cmocka_unit_test_setup_teardown(test_time_limits, setup, teardown),
         cmocka_unit_test_setup_teardown(test_graceful_stop, setup, teardown),
         cmocka_unit_test_setup_teardown(test_stop_cuts_after_grace, setup, teardown),
