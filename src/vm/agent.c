@@ -3,6 +3,7 @@
  * Questions to the guest's agent: one record each on a stream of its own, the first record back is the answer. Nothing
  * here waits; the lifecycle turns the loop until call_is_pending() says no. An answer is copied out, at most 64 KiB.
  */
+#include "base/random.h"
 #include "base/text.h"
 #include "vm/vm.h"
 #include <errno.h>
@@ -54,6 +55,26 @@ void call_begin(struct agent_call *call, enum record_type type) {
     (void)record_begin(&call->request, type); /* the mark is 0: the buffer was empty */
 }
 
+void call_begin_identity(const struct vm *vm, struct agent_call *call) {
+    const struct vm_config *c = &vm->config;
+    struct buf *b = &call->request;
+    uint8_t entropy[64];
+    call_begin(call, REC_IDENTITY);
+    (void)record_put_u64(b, TAG_GENERATION, c->generation);
+    random_bytes(entropy, sizeof(entropy));
+    (void)record_put_bytes(b, TAG_ENTROPY, entropy, sizeof(entropy));
+    text_wipe(entropy, sizeof(entropy));
+    (void)record_put_string(b, TAG_HOSTNAME, c->hostname);
+    (void)record_put_string(b, TAG_MACHINE_ID, c->machine_id);
+    for (char **env = c->env; *env; env++)
+        (void)record_put_string(b, TAG_ENV, *env);
+    (void)record_put_string(b, TAG_SANDBOX_ID, c->id);
+    (void)record_put_u64(b, TAG_OUTPUT_WINDOW, c->output_window);
+    if (c->session_retention_ms > 0)
+        (void)record_put_u64(b, TAG_SESSION_RETENTION_MS, c->session_retention_ms);
+    (void)record_put_u64(b, TAG_REALTIME_NS, clock_realtime_ns()); /* last: it ages from here */
+}
+
 /* Opens the stream and sends the record as soon as the channel has room for it. */
 static void call_push(struct vm *vm, struct agent_call *call) {
     struct view part = {.p = (const uint8_t *)call->request.data, .len = call->request.len};
@@ -66,8 +87,10 @@ static void call_push(struct vm *vm, struct agent_call *call) {
             return;
         }
     }
-    if (channel_send_all(&vm->channel, call->id, &part, 1))
-        call->state = CALL_WAITING;
+    if (!channel_send_all(&vm->channel, call->id, &part, 1))
+        return;
+    call->state = CALL_WAITING;
+    text_wipe(call->request.data, call->request.len); /* it may hold entropy and environment */
 }
 
 void call_send(struct vm *vm, struct agent_call *call, struct deadline d) {

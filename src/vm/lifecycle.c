@@ -6,8 +6,6 @@
  */
 #include "base/cleanup.h"
 #include "base/log.h"
-#include "base/random.h"
-#include "base/text.h"
 #include "vm/vm.h"
 #include <sys/wait.h>
 
@@ -134,33 +132,11 @@ static bool ask(struct vm *vm, uint16_t want, struct deadline d, const char *ste
     return false;
 }
 
-static void put_strings(struct buf *b, enum record_tag tag, char **strings) {
-    for (; strings && *strings; strings++)
-        (void)record_put_string(b, tag, *strings);
-}
-
 static bool guest_identify(struct vm *vm, uint64_t *since) {
-    const struct vm_config *c = &vm->config;
-    struct buf *b = &vm->call.request;
-    uint8_t entropy[64];
     bool ok;
     vm_set_state(vm, VM_IDENTIFYING);
-    call_begin(&vm->call, REC_IDENTITY);
-    (void)record_put_u64(b, TAG_GENERATION, c->generation);
-    random_bytes(entropy, sizeof(entropy));
-    (void)record_put_bytes(b, TAG_ENTROPY, entropy, sizeof(entropy));
-    text_wipe(entropy, sizeof(entropy));
-    (void)record_put_string(b, TAG_HOSTNAME, c->hostname);
-    (void)record_put_string(b, TAG_MACHINE_ID, c->machine_id);
-    put_strings(b, TAG_ENV, c->env);
-    (void)record_put_string(b, TAG_SANDBOX_ID, c->id);
-    (void)record_put_u64(b, TAG_OUTPUT_WINDOW, c->output_window);
-    if (c->session_retention_ms > 0)
-        (void)record_put_u64(b, TAG_SESSION_RETENTION_MS, c->session_retention_ms);
-    (void)record_put_u64(b, TAG_REALTIME_NS, clock_realtime_ns()); /* last: it ages from here */
+    call_begin_identity(vm, &vm->call);
     ok = ask(vm, REC_IDENTIFIED, step_deadline(vm, IDENTITY_MS), "identity");
-    if (vm->call.request.data)
-        text_wipe(vm->call.request.data, vm->call.request.len);
     if (ok)
         vm_timing(vm, "identity_ms", since);
     return ok;
@@ -218,6 +194,11 @@ static bool boot(struct vm *vm, uint64_t *since) {
     }
     vm_timing(vm, "boot_ms", since);
     return true;
+}
+
+static void put_strings(struct buf *b, enum record_tag tag, char **strings) {
+    for (; *strings; strings++)
+        (void)record_put_string(b, tag, *strings);
 }
 
 static void put_command(struct buf *b, const struct vm_command *c) {
@@ -319,7 +300,7 @@ static void run_template_boot(struct vm *vm) {
 
 /* The guest is asked first, then the VMM, then killed. */
 static void stop(struct vm *vm) {
-    bool polite = vm->state == VM_RUNNING && !vm->stalled;
+    bool polite = vm->state == VM_RUNNING && vm->stall == STALL_NONE;
     struct deadline d = deadline_in_ms(SHUTDOWN_MS);
     vm_set_state(vm, VM_STOPPING);
     vm->stop_requested = false; /* it is being served; a second one is not waited for */

@@ -18,6 +18,7 @@
 #define STALL_RETRY_MS 1000 /* between two attempts to go on after a host disk error */
 #define STALL_OVER_MS 500   /* without a new error: the disk works again */
 #define CONT_MS 2000
+#define CLOCK_MS 30000
 
 /* --- its end ----------------------------------------------------------------------------------------------------------- */
 
@@ -108,20 +109,25 @@ void vmm_log_read(struct vm *vm) {
 
 /* --- its events -------------------------------------------------------------------------------------------------------------- */
 
+static void stall_set(struct vm *vm, enum stall stall, uint64_t ms) {
+    bool changed = (vm->stall == STALL_NONE) != (stall == STALL_NONE);
+    if (changed)
+        log_event(LOG_L_WARN, stall == STALL_NONE ? "vm_goes_on" : "vm_stalled", "vm_id", vm->config.id, NULL);
+    vm->stall = stall;
+    vm->stall_until = ms > 0 ? deadline_in_ms(ms) : (struct deadline){0};
+    if (changed)
+        control_status_changed(vm);
+}
+
 static void stall_begin(struct vm *vm, const struct vmm_event *ev) {
-    log_event(LOG_L_ERROR, "vm_disk_error", "vm_id", vm->config.id, "reason", ev->detail, NULL);
+    if (vm->stall == STALL_NONE) /* one line a stall: a burst of requests fails together */
+        log_event(LOG_L_ERROR, "vm_disk_error", "vm_id", vm->config.id, "reason", ev->detail, NULL);
     if (!ev->stopped)
         return;
-    if (vm->state != VM_RUNNING) {
+    if (vm->state == VM_RUNNING)
+        stall_set(vm, STALL_STANDING, STALL_RETRY_MS);
+    else
         vm_fail(vm, VM_REASON_HOST_DISK_FULL, "the host's disk refused a write: %s", ev->detail);
-        return;
-    }
-    vm->stall_retry = deadline_in_ms(STALL_RETRY_MS);
-    vm->stall_over = (struct deadline){0};
-    if (!vm->stalled) {
-        vm->stalled = true;
-        control_status_changed(vm);
-    }
 }
 
 void vmm_events_take(struct vm *vm) {
@@ -138,8 +144,8 @@ void vmm_events_take(struct vm *vm) {
             stall_begin(vm, &ev);
             break;
         case VMM_EVENT_RESUMED:
-            if (vm->stalled)
-                vm->stall_over = deadline_in_ms(STALL_OVER_MS);
+            if (vm->stall == STALL_STANDING)
+                stall_set(vm, STALL_TRYING, STALL_OVER_MS);
             break;
         case VMM_EVENT_RESET:
         case VMM_EVENT_STOPPED:
@@ -148,20 +154,41 @@ void vmm_events_take(struct vm *vm) {
     }
 }
 
+/* The clock stood still with the VM: the same identity again sets it. */
+static void stall_set_clock(struct vm *vm) {
+    call_cancel(vm, &vm->call); /* of an earlier attempt, which a new error cut short */
+    call_begin_identity(vm, &vm->call);
+    call_send(vm, &vm->call, deadline_in_ms(CLOCK_MS));
+    stall_set(vm, STALL_CLOCK, 0);
+}
+
 void vmm_stall_tick(struct vm *vm) {
     struct sp_error err = {0};
-    if (!vm->stalled || vm->state != VM_RUNNING)
+    if (vm->state != VM_RUNNING)
         return;
-    if (vm->stall_over.at_ns && deadline_passed(vm->stall_over)) {
-        vm->stalled = false;
-        vm->stall_over = vm->stall_retry = (struct deadline){0};
-        log_event(LOG_L_INFO, "vm_disk_works_again", "vm_id", vm->config.id, NULL);
-        control_status_changed(vm);
-    } else if (vm->stall_retry.at_ns && deadline_passed(vm->stall_retry)) {
-        vm->stall_retry = (struct deadline){0}; /* the next error sets it again */
+    switch (vm->stall) {
+    case STALL_NONE:
+        break;
+    case STALL_STANDING:
+        if (!deadline_passed(vm->stall_until))
+            break;
+        vm->stall_until = deadline_in_ms(STALL_RETRY_MS); /* should no RESUMED come */
         if (vm->driver->cont(vm->vmm, deadline_in_ms(CONT_MS), &err) < 0)
             vm_fail_error(vm, &err, VM_REASON_VMM_FAILED, "going on after a disk error");
         else
             vmm_events_take(vm);
+        break;
+    case STALL_TRYING:
+        if (deadline_passed(vm->stall_until))
+            stall_set_clock(vm);
+        break;
+    case STALL_CLOCK:
+        if (call_is_pending(&vm->call))
+            break;
+        if (vm->call.state == CALL_DONE)
+            stall_set(vm, STALL_NONE, 0);
+        else
+            vm_fail_error(vm, &vm->call.error, VM_REASON_GUEST_SILENT, "setting the clock after a disk error");
+        break;
     }
 }

@@ -71,7 +71,7 @@ void vm_done(struct vm *vm) {
 }
 
 bool vm_is_ready(const struct vm *vm) {
-    return vm->state == VM_RUNNING && !vm->stalled;
+    return vm->state == VM_RUNNING && vm->stall == STALL_NONE;
 }
 
 /* What the new state may not hold. */
@@ -140,7 +140,8 @@ void vm_timing(struct vm *vm, const char *step, uint64_t *since_ns) {
 char *vm_status_json(const struct vm *vm) {
     _cleanup_json_ json_t *timings = json_object(), *status = NULL;
     for (size_t i = 0; i < vm->n_timings; i++) /* to an eighth of a millisecond: that prints short */
-        (void)json_object_set_new(timings, vm->timings[i].step, json_real((double)((vm->timings[i].us + 62) / 125) / 8));
+        (void)json_object_set_new(timings, vm->timings[i].step,
+                                  json_real((double)((vm->timings[i].us + 62) / 125) / 8));
     status =
         json_pack("{s:s, s:s, s:s, s:s, s:b, s:I, s:i, s:s, s:s, s:O}", "event", "status", "id", vm->config.id, "mode",
                   vm_mode_name(vm->config.mode), "state", vm_state_name(vm->state), "ready", (int)vm_is_ready(vm),
@@ -149,7 +150,7 @@ char *vm_status_json(const struct vm *vm) {
     if (vm->reason != VM_REASON_NONE)
         (void)json_object_set_new(status, "error",
                                   json_pack("{s:s, s:s}", "code", vm_reason_name(vm->reason), "message", vm->message));
-    if (vm->stalled)
+    if (vm->stall != STALL_NONE)
         (void)json_object_set_new(status, "stalled", json_string(vm_reason_name(VM_REASON_HOST_DISK_FULL)));
     return json_print(status);
 }

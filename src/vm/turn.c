@@ -147,7 +147,7 @@ static void collect(struct vm *vm, struct round *round) {
 }
 
 static bool has_timer(const struct vm *vm) {
-    if (call_is_pending(&vm->call) || call_is_pending(&vm->ping) || vm->vmm_mute.at_ns || vm->stalled)
+    if (call_is_pending(&vm->call) || call_is_pending(&vm->ping) || vm->vmm_mute.at_ns || vm->stall != STALL_NONE)
         return true;
     for (size_t i = 0; i < VM_CLIENTS_MAX; i++)
         if (client_has_timer(&vm->clients[i]))

@@ -61,6 +61,14 @@ struct vm_timing {
 
 /* --- parts ------------------------------------------------------------------------------------------------------------ */
 
+/* What a refused write of the host's disk brings (process.c). Everything but NONE is not ready. */
+enum stall {
+    STALL_NONE,
+    STALL_STANDING, /* the VMM stopped the VM; it is told to go on from time to time */
+    STALL_TRYING,   /* it goes on; without a new error for a moment the disk works again */
+    STALL_CLOCK,    /* it runs; its clock stood still meanwhile and is being set (IDENTITY of the same generation) */
+};
+
 /* First member of whatever a channel stream's user pointer names. */
 enum stream_kind { STREAM_OF_CLIENT, STREAM_OF_CALL };
 struct stream_user {
@@ -143,9 +151,8 @@ struct vm {
     bool control_closed, guest_closed, console_closed, log_closed;
     char shutdown_detail[64]; /* what the VMM said of its coming end, "" when it said nothing */
 
-    /* host disk errors: the VM stands still and is told to go on from time to time */
-    bool stalled;
-    struct deadline stall_retry, stall_over; /* at_ns 0: not pending */
+    enum stall stall;
+    struct deadline stall_until; /* of STANDING and TRYING */
 
     struct channel channel;
     bool connected;     /* the agent acknowledged this epoch's HELLO */
@@ -192,7 +199,7 @@ bool vmm_wait_end(struct vm *vm, struct deadline d);
 void vmm_fail_dead(struct vm *vm);
 void vmm_log_read(struct vm *vm);    /* fd_log is readable */
 void vmm_events_take(struct vm *vm); /* acts on the driver's queued events */
-/* Retries a stalled VM; to be called every turn. */
+/* Moves a stalled VM on; to be called every turn. */
 void vmm_stall_tick(struct vm *vm);
 
 /* --- bridge.c: the channel's descriptor ------------------------------------------------------------------------------------ */
@@ -220,6 +227,8 @@ int call_init(struct agent_call *call);
 void call_done(struct agent_call *call);
 /* Begins to build a question: append fields to call->request, then call_send(). The call must be idle or over. */
 void call_begin(struct agent_call *call, enum record_type type);
+/* IDENTITY with everything of the configuration, fresh entropy and the time of now: call_send() it at once. */
+void call_begin_identity(const struct vm *vm, struct agent_call *call);
 /* Ends the record and queues it; from here the call ends as DONE or FAILED, by the deadline at the latest. */
 void call_send(struct vm *vm, struct agent_call *call, struct deadline d);
 /* Ends its stream if it has one, without judging it. */

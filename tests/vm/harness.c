@@ -76,6 +76,7 @@ static const struct {
     NUMBER("vcpus", vcpus, "1"),
     NUMBER("memory-mib", memory_mib, "256"),
     NUMBER("deadline-ms", deadline_ms, "120000"),
+    NUMBER("store-mib", store_mib, "16384; size of the btrfs when there is no --work"),
     NUMBER("runs", runs, "20; benchmarks"),
 #undef TEXT
 #undef NUMBER
@@ -130,7 +131,8 @@ void harness_init(struct harness *h, int argc, char **argv) {
     struct vmm_probe probe;
     struct sp_error err = {0};
     ssize_t n;
-    *h = (struct harness){.vcpus = 1, .memory_mib = 256, .uid = 719000, .deadline_ms = 120000, .runs = 20};
+    *h = (struct harness){
+        .vcpus = 1, .memory_mib = 256, .uid = 719000, .deadline_ms = 120000, .store_mib = 16384, .runs = 20};
     copy(h->qemu, sizeof(h->qemu), "/usr/bin/qemu-system-x86_64");
     copy(h->accelerator, sizeof(h->accelerator), "tcg");
     n = readlink("/proc/self/exe", h->libexec, sizeof(h->libexec) - 1);

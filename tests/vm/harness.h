@@ -21,7 +21,7 @@ struct harness {
     char rootfs[HARNESS_PATH], disk[HARNESS_PATH], initrd[HARNESS_PATH], qemu[HARNESS_PATH];
     char probe[HARNESS_PATH], start[HARNESS_PATH]; /* shell commands, "" for none */
     char accelerator[8];
-    unsigned vcpus, memory_mib, deadline_ms, runs;
+    unsigned vcpus, memory_mib, deadline_ms, store_mib, runs;
     /* found out: */
     char space_vm[HARNESS_PATH], preload[HARNESS_PATH], kernel_file[HARNESS_PATH];
     char kernel[16]; /* profile: stock, lean */

@@ -16,7 +16,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define STORE_SIZE "16G"
 #define DISK_SIZE "4G"
 #define FILE_MAX (64u << 20)
 
@@ -44,6 +43,7 @@ static void remove_work(void) {
 }
 
 static void make_work(struct harness *h) {
+    char command[160];
     (void)text_copy(made_dir, sizeof(made_dir), "/var/tmp/space-engine-XXXXXX");
     if (!mkdtemp(made_dir))
         harness_die("mkdtemp: %s", strerror(errno));
@@ -52,9 +52,11 @@ static void make_work(struct harness *h) {
     (void)harness_path(h->work, "%s/store", made_dir);
     harness_make_dir(made_dir, 0755, 0);
     harness_make_dir(h->work, 0755, 0);
-    if (shell("chmod 755 $1 && truncate -s " STORE_SIZE " $1/store.img && mkfs.btrfs -q $1/store.img && "
-              "mount -o loop $1/store.img $2",
-              made_dir, h->work) != 0)
+    (void)text_printf(command, sizeof(command),
+                      "chmod 755 $1 && truncate -s %uM $1/store.img && mkfs.btrfs -q $1/store.img && "
+                      "mount -o loop $1/store.img $2",
+                      h->store_mib);
+    if (shell(command, made_dir, h->work) != 0)
         harness_die("no loop-mounted btrfs; name a directory on a reflink file system with --work");
 }
 

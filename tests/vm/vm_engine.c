@@ -8,6 +8,7 @@
 #include "base/fdio.h"
 #include "base/text.h"
 #include "harness.h"
+#include "tap.h"
 #include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -15,16 +16,6 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
-
-static unsigned checks, failures;
-
-static void check(bool good, const char *what, const char *detail) {
-    checks++;
-    failures += !good;
-    (void)printf("%s %u - %s%s%s\n", good ? "ok" : "not ok", checks, what, detail && *detail ? ": " : "",
-                 detail ? detail : "");
-    (void)fflush(stdout);
-}
 
 /* One `key:` of a descriptor's fdinfo. */
 static bool fd_is_writable(pid_t pid, const char *fd) {
@@ -244,6 +235,5 @@ int main(int argc, char **argv) {
     check_stop(&h, snapshot);
     check_orphan(&h, snapshot);
     check_broken_snapshot(&h, snapshot);
-    (void)printf("1..%u\n", checks);
-    return failures > 0;
+    return tap_done();
 }
