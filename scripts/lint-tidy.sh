@@ -12,16 +12,12 @@ cd "$ROOT"
 source scripts/lib.sh
 
 main() {
-    local builddir=${TIDY_BUILDDIR:-build}
+    local builddir=${LINT_BUILDDIR:-build}
     have clang-tidy || {
         echo "clang-tidy is not installed"
         exit 77
     }
-    if [ ! -f "$builddir/build.ninja" ]; then
-        meson setup "$builddir" --prefix="$ROOT/out" --libexecdir=libexec -Db_lundef=false >/dev/null
-    fi
-    # Brings compile_commands.json up to date and makes the generated sources.
-    ninja -C "$builddir" --quiet build.ninja
+    scripts/build.sh --configure --builddir "$builddir"
     exec "$PYTHON" scripts/tidy.py --builddir "$builddir" "$@"
 }
 

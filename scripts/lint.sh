@@ -14,13 +14,14 @@ cd "$ROOT"
 # shellcheck source=scripts/lib.sh
 source scripts/lib.sh
 
-# name, command; LINT_FIX is in the environment
+# name, command; LINT_FIX (yes or no) and LINT_BUILDDIR (default build) are in the environment
 readonly CHECKS='
 format   scripts/lint-format.sh
 size     /usr/bin/python3 scripts/check_size.py
 layers   /usr/bin/python3 scripts/check_layers.py
 text     /usr/bin/python3 scripts/check_text.py
 shell    scripts/lint-shell.sh
+generated scripts/lint-generated.sh
 tidy     scripts/lint-tidy.sh
 '
 
@@ -35,9 +36,9 @@ run_check() {
     started=$(now_ms)
     "${command[@]}" || status=$?
     case $status in
-    0) passed=$((passed + 1)) && printf 'ok       %-8s (%s)\n' "$name" "$(seconds_since "$started")" ;;
-    77) skipped=$((skipped + 1)) && printf 'skipped  %-8s\n' "$name" ;;
-    *) failed=$((failed + 1)) && printf 'FAILED   %-8s (%s)\n' "$name" "$(seconds_since "$started")" ;;
+    0) passed=$((passed + 1)) && printf 'ok       %-9s (%s)\n' "$name" "$(seconds_since "$started")" ;;
+    77) skipped=$((skipped + 1)) && printf 'skipped  %-9s\n' "$name" ;;
+    *) failed=$((failed + 1)) && printf 'FAILED   %-9s (%s)\n' "$name" "$(seconds_since "$started")" ;;
     esac
 }
 

@@ -12,8 +12,12 @@ lint         part_lint         style, static analysis, sizes, layers, text rules
 unit         part_unit         every module by itself
 sanitize     part_sanitize     the unit tests under address and undefined behaviour sanitizers
 fuzz-replay  part_fuzz_replay  the corpus of every fuzz target, mutated, under the sanitizers
+threads      part_threads      the unit tests under the thread sanitizer (at full size only)
 openapi      part_openapi      the contract is well-formed and agrees with the code
 client       part_client       clients in other languages, against servers that misbehave
+control      part_control      the control plane on a real database, with nodes played by the test
+node         part_node         the node program, its peers played by the test
+gateway      part_gateway      the data plane, guests played by the test
 guest        part_guest        the guest agent in a virtual machine
 broker       part_broker       the privileged broker and its jails
 engine       part_engine       virtual machines below the control plane
@@ -80,6 +84,12 @@ part_fuzz_replay() {
     meson_suite build-sanitize fuzz --timeout-multiplier 4
 }
 
+part_threads() {
+    [ "$SPACE_TEST_SIZE" = full ] || skip_part "only at full size"
+    scripts/build.sh --sanitize=thread --no-install
+    meson_suite build-thread unit --timeout-multiplier 4
+}
+
 part_openapi() {
     need_tests tests/openapi
     scripts/build.sh
@@ -97,6 +107,9 @@ system_part() {
     pytest_folder "tests/$1"
 }
 
+part_control() { system_part control; }
+part_node() { system_part node; }
+part_gateway() { system_part gateway; }
 part_guest() { system_part guest; }
 part_broker() { system_part broker; }
 part_engine() { system_part engine; }

@@ -23,7 +23,7 @@ source scripts/assets.sh
 source scripts/test-parts.sh
 
 readonly RESULTS=$ROOT/.cache/test
-export SPACE_TEST_OUT=$ROOT/out SPACE_BUILD_DIR=$ROOT/build
+export SPACE_TEST_OUT=$ROOT/out SPACE_BUILD_DIR=$ROOT/build SPACE_BUILD=$ROOT/build
 export PYTHONPATH=$ROOT/tests PYTHONDONTWRITEBYTECODE=1
 # ASan's report is the point of a sanitized run; UBSan has to end the program to be one.
 export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=1:abort_on_error=0:strict_string_checks=1}

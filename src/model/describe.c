@@ -3,6 +3,7 @@
 #include "base/fdio.h"
 #include "model/limits.h"
 #include "model/problems.h"
+#include "model/settings.h"
 #include "model/transitions.h"
 #include <stdio.h>
 #include <string.h>
@@ -16,10 +17,12 @@ int main(int argc, char **argv) {
         r = limits_print_markdown(&out);
     else if (argc == 2 && strcmp(argv[1], "errors") == 0)
         r = problems_print_markdown(&out);
+    else if (argc == 2 && strcmp(argv[1], "configuration") == 0)
+        r = settings_print_markdown(&out);
     else if (argc == 2 && strcmp(argv[1], "states") == 0)
         r = transitions_print_markdown(&out);
     else
-        (void)fputs("usage: space-describe limits|errors|states\n", stderr);
+        (void)fputs("usage: space-describe limits|errors|states|configuration\n", stderr);
     if (r == 0)
         r = fd_write_all(STDOUT_FILENO, out.data, out.len, NULL);
     return r == 0 ? 0 : 1;

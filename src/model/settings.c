@@ -149,6 +149,24 @@ static int load_file(struct settings *s, const char *path, struct sp_error *err)
     return config_load_text(s, settings_rows, settings_rows_count, text, path, err);
 }
 
+int settings_print_markdown(struct buf *out) {
+    (void)buf_append_str(
+        out,
+        "<!-- SPDX-License-Identifier: Apache-2.0 -->\n"
+        "<!-- Printed from src/model/settings.c by `space-describe configuration`; `./do lint` compares. -->\n"
+        "# Configuration\n\n"
+        "One set of keys for every program. The values are, each overriding the one before: the default, a file "
+        "(`--config FILE`,\nelse `$SPACE_CONFIG`, else `" SYSTEM_CONFIG
+        "` if there is one), the environment, flags.\n\n"
+        "| where | how `state_dir` is written |\n|---|---|\n"
+        "| file | `state_dir = /srv/space`; `#` starts a comment line, a key may appear once |\n"
+        "| environment | `SPACE_STATE_DIR=/srv/space` |\n"
+        "| flag | `--state-dir /srv/space` or `--state-dir=/srv/space` |\n\n"
+        "A key that is not known is an error that names the nearest one. `space up` writes the values it resolved to\n"
+        "`<state_dir>/etc/space.conf`, and every daemon it starts reads that file.\n\n");
+    return config_print_markdown(settings_rows, settings_rows_count, out);
+}
+
 static void print_help(const char *usage) {
     _cleanup_buf_ struct buf out = {0};
     buf_init(&out, HELP_MAX);

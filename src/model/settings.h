@@ -48,6 +48,9 @@ enum settings_uid {
 extern const struct config_row settings_rows[];
 extern const size_t settings_rows_count;
 
+/* The whole of docs/reference/configuration.md. */
+int settings_print_markdown(struct buf *out);
+
 /* Defaults, then --config FILE (or $SPACE_CONFIG, or /etc/space/space.conf when it exists), environment, flags.
  * Derived defaults (gateway_url, internal_urls, *_file, kernel_dir) are filled in last.
  * --help prints and exits 0. *ret_next: index of the first argument that is no flag. */
