@@ -5,7 +5,7 @@
  * SPACE_FAULT=point:action[,point:action...] is in its environment. Actions:
  *   error, enospc        the step fails
  *   kill                 SIGKILL to the process that runs the step
- *   kill_broker          SIGKILL to the broker itself
+ *   kill_broker          SIGKILL to the broker itself; in jobs only, a jailed child has no way to reach it
  *   sleep=MS             stall
  */
 #pragma once

@@ -2,6 +2,7 @@
 /* The job's side of starting a jailed space-vm: fork, listen to what the children report, release or kill. */
 #include "broker/vm_child.h"
 #include "base/cleanup.h"
+#include "base/text.h"
 #include "broker/vm_child_proto.h"
 #include "host/jail.h"
 #include <assert.h>
@@ -10,6 +11,7 @@
 #include <sched.h>
 #include <sys/pidfd.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 void vm_child_init(struct vm_child *child) {
@@ -54,6 +56,7 @@ int vm_child_fork(const struct vm_child_plan *plan, struct vm_child *ret, struct
     vm_child_init(ret);
     ret->pid = pid;
     ret->sync = sync[0];
+    ret->program = plan->program;
     ret->pidfd = pidfd_open(pid, 0);
     if (ret->pidfd < 0) {
         r = sp_error_errno(err, errno, "pidfd_open", "space-vm");
@@ -126,6 +129,16 @@ int vm_child_wait_ready(struct vm_child *child, struct deadline deadline, struct
     return 0;
 }
 
+/* The kernel sets a process's program before it closes descriptors in an exec, and takes it away before it closes them
+ * at the end of the process. */
+static bool runs_program(pid_t pid, int program) {
+    char path[64];
+    struct stat have, want;
+    (void)text_printf(path, sizeof(path), "/proc/%d/exe", (int)pid);
+    return stat(path, &have) == 0 && fstat(program, &want) == 0 && have.st_dev == want.st_dev &&
+           have.st_ino == want.st_ino;
+}
+
 int vm_child_release(struct vm_child *child, struct deadline deadline, struct sp_error *err) {
     struct vm_child_message message = {0};
     pid_t sender = 0;
@@ -138,8 +151,9 @@ int vm_child_release(struct vm_child *child, struct deadline deadline, struct sp
         return r;
     if (r > 0)
         return reported(&message, err);
-    if (process_is_dead(child->pidfd))
-        return sp_error_set(err, SP_E_VMM, "space-vm died at once");
+    /* End of file also comes when it died instead; what it runs now tells the two apart. */
+    if (!runs_program(child->pid, child->program))
+        return sp_error_set(err, SP_E_VMM, "space-vm died before it ran");
     return 0;
 }
 

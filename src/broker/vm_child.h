@@ -38,6 +38,7 @@ struct vm_child {
     pid_t pid;     /* J */
     int pidfd;
     int sync;      /* to both children */
+    int program;   /* what it will run; borrowed from the plan */
     pid_t vmm_pid; /* the stub, once it has reported */
 };
 

@@ -13,6 +13,7 @@
 #include "vmm/stub.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <sched.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -178,16 +179,32 @@ static char **make_environment(const struct vm_child_plan *plan) {
     return env;
 }
 
+/* Until the job says go. The stub says nothing before it is asked, so anything on its socket is its end. */
+static void wait_for_go(int sync) {
+    struct pollfd fds[] = {{.fd = sync, .events = POLLIN}, {.fd = VM_FD_STUB, .events = POLLIN}};
+    struct sp_error err;
+    char go;
+
+    while (poll(fds, ARRAY_SIZE(fds), -1) < 0)
+        if (errno != EINTR)
+            _exit(1);
+    if (fds[1].revents) {
+        (void)sp_error_set(&err, SP_E_VMM, "the VMM stub died while it was set up");
+        child_fail(sync, &err);
+    }
+    if (recv(sync, &go, 1, 0) != 1)
+        _exit(1); /* the job is gone; the end of this process takes the stub along */
+}
+
 static _Noreturn void execute(const struct vm_child_plan *plan, int program, int sync, pid_t stub) {
     struct sp_error err = {0};
-    char config_text[16], stub_text[16], go;
+    char config_text[16], stub_text[16];
     char *argv[] = {(char[]){"space-vm"}, config_text, stub_text, NULL};
 
     (void)text_printf(config_text, sizeof(config_text), "%d", VM_FD_CONFIG);
     (void)text_printf(stub_text, sizeof(stub_text), "%d", (int)stub);
     child_ready(sync, CHILD_VM_READY);
-    if (recv(sync, &go, 1, 0) != 1)
-        _exit(1); /* the job is gone; the end of this process takes the stub along */
+    wait_for_go(sync);
     if (fault_point("vm.exec", &err) == 0) {
         (void)execveat(program, "", argv, make_environment(plan), AT_EMPTY_PATH);
         (void)sp_error_errno(&err, errno, "execveat", "space-vm");
