@@ -208,7 +208,7 @@ static int collect(int fd, char *out, size_t size) {
 int harness_run(const struct harness_vm *vm, const char *command, char *out, size_t size) {
     _cleanup_buf_ struct buf request = {0};
     char id[ID_SIZE];
-    struct timeval patience = {.tv_sec = 60};
+    struct timeval patience = {.tv_sec = 300};
     int fd, code;
     out[0] = '\0';
     id_generate(id, "prc");
