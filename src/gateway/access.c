@@ -50,12 +50,13 @@ static const struct {
 };
 
 static void translate_refusal(const struct internal_answer *a, struct problem *p) {
+    bool is_ours = strcmp(a->error.field, "Authorization") == 0; /* the internal token is what was refused */
     for (size_t i = 0; i < ARRAY_SIZE(refusals); i++)
-        if (refusals[i].status == a->status) {
+        if (refusals[i].status == a->status && !is_ours) {
             problem_set(p, a->status, refusals[i].code, refusals[i].field, "%s", refusals[i].text);
             return;
         }
-    log_error(LOG_L_WARN, "attach_lookup_failed", &a->error, NULL);
+    log_error(is_ours ? LOG_L_ERROR : LOG_L_WARN, "attach_lookup_failed", &a->error, NULL);
     problem_set(p, 503, "unavailable", "", "the control plane does not answer");
 }
 

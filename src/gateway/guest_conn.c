@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * CONNECT handshake and record reading. A callback may free the connection while we are inside its read handler: the
- * memory then lives until that handler is left (`depth`).
+ * CONNECT handshake and record reading. What the owner does not want yet is held here, at most one read of the stream,
+ * which stays paused until it is used up: so its end is seen after everything that came before it. A callback may free
+ * the connection while we are inside its read handler: the memory then lives until that handler is left (`depth`).
  */
 #include "gateway/guest_conn.h"
 #include "base/cleanup.h"
@@ -24,9 +25,12 @@ struct guest_conn {
     struct stream *stream;
     struct loop_timer *timer; /* until the stream stands */
     struct record_reader reader;
-    bool paused;
-    bool freed;     /* guest_conn_free was called inside a callback */
-    unsigned depth; /* callbacks running */
+    struct buf held;       /* bytes the owner has not seen */
+    struct loop_task task; /* shows them */
+    bool paused;           /* by the owner */
+    bool cut;              /* the stream ended while bytes were held */
+    bool freed;            /* guest_conn_free was called inside a callback */
+    unsigned depth;        /* callbacks running */
     const struct guest_conn_events *events;
     void *ctx;
 };
@@ -35,7 +39,9 @@ static void destroy(struct guest_conn *c) {
     stream_connect_cancel(c->connect);
     stream_free(c->stream);
     loop_timer_free(c->timer);
+    loop_defer_cancel(&c->task);
     record_reader_done(&c->reader);
+    buf_done(&c->held);
     free(c);
 }
 
@@ -59,6 +65,7 @@ struct guest_conn *guest_conn_free(struct guest_conn *c) {
     if (c->stream)
         stream_set_abort(c->stream);
     c->freed = true;
+    loop_defer_cancel(&c->task);
     c->stream = stream_free(c->stream);
     c->connect = stream_connect_cancel(c->connect);
     if (c->depth == 0)
@@ -102,16 +109,13 @@ static size_t read_answer(struct guest_conn *c, const char *data, size_t len) {
     return n + 1;
 }
 
-/* Records out of data until it is used up or the owner has enough. */
+/* Records out of data until it is used up or the owner has enough; returns what was used. */
 static size_t read_records(struct guest_conn *c, const char *data, size_t len) {
     struct view in = {.p = (const uint8_t *)data, .len = len};
     struct record rec;
     int r = 0;
     while (!c->freed && !c->paused && (r = record_next(&c->reader, &in, &rec)) > 0)
-        if (!c->events->on_record(c->ctx, &rec) && !c->freed) {
-            c->paused = true;
-            stream_pause(c->stream);
-        }
+        c->paused = !c->events->on_record(c->ctx, &rec);
     if (!c->freed && r < 0)
         end(c, GUEST_VIOLATION, "a malformed record");
     else if (!c->freed && c->events->on_batch_end)
@@ -119,21 +123,65 @@ static size_t read_records(struct guest_conn *c, const char *data, size_t len) {
     return len - in.len;
 }
 
+/* Takes everything: what was not used waits in `held`, with the stream paused. */
 static size_t on_read(void *ctx, const char *data, size_t len) {
     struct guest_conn *c = ctx;
     size_t used = 0;
     enter(c);
     if (c->state == GUEST_ASKED)
         used = read_answer(c, data, len);
+    if (!c->freed && c->state == GUEST_ASKED) { /* half a line */
+        (void)leave(c);
+        return 0;
+    }
     if (!c->freed && c->state == GUEST_OPEN && used < len)
         used += read_records(c, data + used, len - used);
+    if (!c->freed && c->state == GUEST_OPEN && (c->paused || used < len)) {
+        stream_pause(c->stream);
+        if (buf_append(&c->held, data + used, len - used) < 0)
+            end(c, GUEST_CLOSED, "out of memory");
+        else if (!c->paused) /* the owner wanted more in the end */
+            loop_defer(c->loop, &c->task);
+    }
     (void)leave(c);
-    return used;
+    return len;
+}
+
+/* Gives the memory back: most streams hold nothing most of the time. */
+static void drop_memory(struct buf *b) {
+    buf_done(b);
+    buf_init(b, IN_MAX);
+}
+
+/* What was held; then the stream again, or its end. */
+static void on_task(void *ctx) {
+    struct guest_conn *c = ctx;
+    size_t used;
+    if (c->state != GUEST_OPEN || c->paused)
+        return;
+    enter(c);
+    used = read_records(c, c->held.data, c->held.len);
+    if (!c->freed && c->state == GUEST_OPEN) {
+        buf_consume(&c->held, used);
+        if (c->held.len == 0)
+            drop_memory(&c->held);
+        if (!c->paused && c->held.len > 0)
+            loop_defer(c->loop, &c->task);
+        else if (!c->paused && c->cut)
+            end(c, GUEST_CLOSED, "the stream to the sandbox ended");
+        else if (!c->paused)
+            stream_resume(c->stream);
+    }
+    (void)leave(c);
 }
 
 static void on_stream_end(void *ctx, enum stream_end why) {
     struct guest_conn *c = ctx;
     (void)why;
+    if (c->state == GUEST_OPEN && (c->paused || c->held.len > 0)) {
+        c->cut = true;
+        return;
+    }
     end(c, c->state == GUEST_OPEN ? GUEST_CLOSED : GUEST_UNREACHABLE, "the stream to the sandbox ended");
 }
 
@@ -184,7 +232,8 @@ int guest_conn_new(struct loop *l, const char *state_dir, const char *sandbox_id
     c = calloc(1, sizeof(*c));
     if (!c)
         return sp_error_set(err, SP_E_INTERNAL, "out of memory");
-    *c = (struct guest_conn){.loop = l, .events = events, .ctx = ctx};
+    *c = (struct guest_conn){.loop = l, .events = events, .ctx = ctx, .task = {.fn = on_task, .ctx = c}};
+    buf_init(&c->held, IN_MAX);
     r = stream_connect_unix(l, path, open_ms, on_connected, c, &c->connect, err);
     if (r < 0) {
         free(c);
@@ -199,7 +248,7 @@ int guest_conn_new(struct loop *l, const char *state_dir, const char *sandbox_id
 void guest_conn_resume(struct guest_conn *c) {
     if (c->state == GUEST_OPEN && c->paused) {
         c->paused = false;
-        stream_resume(c->stream);
+        loop_defer(c->loop, &c->task);
     }
 }
 

@@ -22,15 +22,10 @@
 
 enum link_state { LINK_IDLE, LINK_REGISTERING, LINK_POLLING, LINK_PAUSE };
 
-struct said {
-    char id[ID_SIZE];
-    enum sandbox_step step;
-};
-
 struct report {
     struct control_link *link; /* NULL: free slot */
     struct internal_call *call;
-    struct said said[REPORT_SANDBOXES_MAX];
+    char ids[REPORT_SANDBOXES_MAX][ID_SIZE];
     unsigned n;
 };
 
@@ -154,8 +149,7 @@ static void gather(struct report *r, struct node *n, json_t *list) {
             continue;
         (void)json_array_append_new(list, item);
         s->report.under_way = true;
-        (void)text_copy(r->said[r->n].id, sizeof(r->said[r->n].id), s->id);
-        r->said[r->n++].step = s->state;
+        (void)text_copy(r->ids[r->n++], ID_SIZE, s->id);
     }
 }
 
@@ -178,9 +172,9 @@ static void on_reported(void *ctx, const struct internal_answer *a) {
     if (!a->body)
         log_error(LOG_L_WARN, "report_failed", &a->error, "code", a->code, NULL);
     for (unsigned i = 0; i < r->n; i++) {
-        struct sandbox *s = node_find(c->node, r->said[i].id);
+        struct sandbox *s = node_find(c->node, r->ids[i]);
         if (s)
-            sandbox_reported(s, r->said[i].step, a->body || refused);
+            sandbox_reported(s, a->body || refused);
     }
     *r = (struct report){0};
     if (a->body) {

@@ -109,6 +109,7 @@ json_t *node_capacity(const struct node *n) {
 /* ---- life ---- */
 
 static void on_pass(void *ctx) {
+    node_reconcile_all(ctx);
     node_sync_begin(ctx);
 }
 

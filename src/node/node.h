@@ -53,4 +53,5 @@ void node_sync_begin(struct node *n); /* list VMs and snapshots, adopt, stop lef
 
 /* ---- node_desired.c ---- */
 void node_apply_desired(struct node *n, struct desired_list *list); /* takes it over */
+void node_reconcile_all(struct node *n); /* with the list as it is: from time to time, in case an event was missed */
 void node_reconcile(struct node *n, struct sandbox *s, const struct desired *d);

@@ -27,12 +27,10 @@ static void act_delete(struct node *n, struct sandbox *s, const struct desired *
     sandbox_stop(s, SB_DELETED);
 }
 
-/* Ends as failed, with nothing left on the host; `is_known`: control has the reason already. */
-static void act_fail(struct node *n, const struct desired *d, bool is_known) {
+static void act_lost(struct node *n, const struct desired *d) {
     struct sandbox *s = sandbox_new(n, d->id);
     sandbox_set_want(s, d);
     s->generation = d->generation;
-    s->report.failed_is_known = is_known;
     fault_set(&s->fault, FAILURE_VMM_KILLED, "the VM was gone when the node came back");
     sandbox_stop(s, SB_FAILED);
 }
@@ -42,7 +40,6 @@ static void act_say_again(struct node *n, struct sandbox *s) {
     if (s->report.under_way || loop_now_ms(n->loop) - s->report.last_ms < NODE_SAY_AGAIN_MS)
         return;
     s->report.due = true;
-    s->report.failed_is_known = false;
     control_link_report_soon(n->control);
 }
 
@@ -77,10 +74,7 @@ void node_reconcile(struct node *n, struct sandbox *s, const struct desired *d) 
         act_delete(n, s, d);
         break;
     case RECONCILE_LOST:
-        act_fail(n, d, false);
-        break;
-    case RECONCILE_KEEP_FAILED:
-        act_fail(n, d, true);
+        act_lost(n, d);
         break;
     case RECONCILE_SAY_AGAIN:
         sandbox_set_want(s, d);
@@ -92,20 +86,21 @@ void node_reconcile(struct node *n, struct sandbox *s, const struct desired *d) 
     }
 }
 
-/* Whether a sandbox that control does not list may be forgotten or stopped: not before what is due was said. */
-static bool may_forget(const struct sandbox *s) {
-    return !s->report.under_way;
+void node_reconcile_all(struct node *n) {
+    if (!n->desired_known)
+        return;
+    for (struct sandbox *s = n->first, *next; s; s = next) {
+        next = s->next;
+        if (!desired_find(&n->desired, s->id))
+            node_reconcile(n, s, NULL);
+    }
+    for (size_t i = 0; i < n->desired.n; i++)
+        node_reconcile(n, node_find(n, n->desired.items[i].id), &n->desired.items[i]);
 }
 
 void node_apply_desired(struct node *n, struct desired_list *list) {
     desired_list_done(&n->desired);
     n->desired = *list;
     n->desired_known = true;
-    for (struct sandbox *s = n->first, *next; s; s = next) {
-        next = s->next;
-        if (!desired_find(&n->desired, s->id) && may_forget(s))
-            node_reconcile(n, s, NULL);
-    }
-    for (size_t i = 0; i < n->desired.n; i++)
-        node_reconcile(n, node_find(n, n->desired.items[i].id), &n->desired.items[i]);
+    node_reconcile_all(n);
 }

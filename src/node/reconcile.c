@@ -4,9 +4,9 @@
 #include <string.h>
 
 static const char *const names[] = {
-    [RECONCILE_NOTHING] = "nothing", [RECONCILE_START] = "start",   [RECONCILE_RESTART] = "restart",
-    [RECONCILE_DELETE] = "delete",   [RECONCILE_LOST] = "lost",     [RECONCILE_KEEP_FAILED] = "keep_failed",
-    [RECONCILE_SAY_AGAIN] = "say",   [RECONCILE_FORGET] = "forget",
+    [RECONCILE_NOTHING] = "nothing", [RECONCILE_START] = "start", [RECONCILE_RESTART] = "restart",
+    [RECONCILE_DELETE] = "delete",   [RECONCILE_LOST] = "lost",   [RECONCILE_SAY_AGAIN] = "say",
+    [RECONCILE_FORGET] = "forget",
 };
 
 const char *reconcile_action_name(enum reconcile_action action) {
@@ -44,8 +44,6 @@ static enum reconcile_action wanted_running(const struct desired *d, const struc
     bool newer = local->generation && d->generation > local->generation;
     switch (local->state) {
     case LOCAL_NONE:
-        if (observed_is(d, "failed"))
-            return RECONCILE_KEEP_FAILED;
         return observed_is(d, "running") ? RECONCILE_LOST : RECONCILE_START;
     case LOCAL_COMING:
         return newer ? RECONCILE_RESTART : RECONCILE_NOTHING;

@@ -17,13 +17,12 @@ enum local_state {
 
 enum reconcile_action {
     RECONCILE_NOTHING,
-    RECONCILE_START,       /* make it run */
-    RECONCILE_RESTART,     /* another generation is wanted: end this one, then start */
-    RECONCILE_DELETE,      /* end it and say deleted */
-    RECONCILE_LOST,        /* control saw it running, it is not here: failed */
-    RECONCILE_KEEP_FAILED, /* control knows it failed: hold nothing, say nothing */
-    RECONCILE_SAY_AGAIN,   /* control's record differs from what is here: report it once more */
-    RECONCILE_FORGET,      /* nobody wants it and nothing is left */
+    RECONCILE_START,     /* make it run */
+    RECONCILE_RESTART,   /* another generation is wanted: end this one, then start */
+    RECONCILE_DELETE,    /* end it and say deleted */
+    RECONCILE_LOST,      /* control saw it running, it is not here: failed */
+    RECONCILE_SAY_AGAIN, /* control's record differs from what is here: report it once more */
+    RECONCILE_FORGET,    /* nobody wants it and nothing is left */
 };
 
 struct local {

@@ -129,6 +129,9 @@ static void stopped(struct sandbox *s) {
     switch (s->after) {
     case SB_NEW:
         s->generation = 0;
+        if (s->fault.code == FAILURE_SNAPSHOT_BROKEN) /* only now does no VM of ours use it */
+            template_cache_broken(s->node->templates, s->spec.key, s->started_ms);
+        s->fault = (struct fault){0};
         set_state(s, SB_NEW);
         sandbox_start(s);
         break;
@@ -185,12 +188,11 @@ void sandbox_fail(struct sandbox *s, const struct fault *fault) {
               failure_name(fault->code), "message", fault->message, NULL);
     if (may_rebuild(s, fault)) {
         s->rebuilt = true;
-        template_cache_broken(s->node->templates, s->spec.key);
+        s->fault = *fault;
         sandbox_stop(s, SB_NEW);
         return;
     }
     s->fault = *fault;
-    s->report.failed_is_known = false;
     if (!s->generation)
         s->generation = s->want.generation;
     if (s->state <= SB_QUEUED)
@@ -316,6 +318,7 @@ static void ask_start(struct sandbox *s) {
 void sandbox_take_slot(struct sandbox *s) {
     s->queue_ms += now_ms(s) - s->since_ms;
     set_state(s, SB_STARTING);
+    s->started_ms = now_ms(s);
     s->generation = s->want.generation;
     ask_start(s);
 }
@@ -361,6 +364,8 @@ void sandbox_set_want(struct sandbox *s, const struct desired *d) {
         loop_timer_start(s->deadline, left_ms(s), 0);
     if (s->state == SB_FAILED && !s->generation)
         s->generation = d->generation;
+    if (is_first)
+        say(s);
 }
 
 void sandbox_start(struct sandbox *s) {

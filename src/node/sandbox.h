@@ -49,13 +49,12 @@ struct sandbox {
     /* what is said of it */
     bool ready;
     char accelerator[8], kernel[8];
-    uint64_t began_ms, since_ms; /* of the start, of the step that runs */
+    uint64_t began_ms, started_ms, since_ms; /* of the whole start, of its vm_start, of the step that runs */
     uint64_t queue_ms, template_ms, broker_ms, total_ms;
     json_t *vm_timings;
     struct {
-        bool due;             /* something changed since the last report that was sent */
-        bool under_way;       /* a report is being sent */
-        bool failed_is_known; /* control has recorded the fault */
+        bool due;       /* something changed since the last report that was sent */
+        bool under_way; /* a report is being sent */
         uint64_t last_ms;
     } report;
 };
@@ -87,5 +86,5 @@ const char *sandbox_step_name(enum sandbox_step step);
 
 /* The object for the observed call, or NULL when there is nothing to say. */
 json_t *sandbox_report(const struct sandbox *s);
-/* Control has taken (or not) what sandbox_report() said when it was in `said`. */
-void sandbox_reported(struct sandbox *s, enum sandbox_step said, bool taken);
+/* Control has taken (or not) what sandbox_report() said. */
+void sandbox_reported(struct sandbox *s, bool taken);

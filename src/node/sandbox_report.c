@@ -5,17 +5,14 @@
 #include "node/sandbox.h"
 #include <string.h>
 
-/* A failed sandbox is reported twice: why, at once; and that nothing of it is left, when that is so. */
+/* Why it failed is said at once; that nothing is left of it, after control wanted it deleted. */
 static const char *report_state(const struct sandbox *s) {
-    switch (s->state) {
-    case SB_STOPPING:
-        if (s->after == SB_FAILED)
-            return s->report.failed_is_known ? NULL : "failed";
-        return s->after == SB_NEW ? "creating" : NULL;
+    enum sandbox_step step = s->state == SB_STOPPING ? s->after : s->state;
+    switch (step) {
     case SB_FAILED:
-        return s->report.failed_is_known ? "deleted" : "failed";
+        return "failed";
     case SB_DELETED:
-        return "deleted";
+        return s->state == SB_DELETED ? "deleted" : NULL;
     case SB_RUNNING:
         return "running";
     default:
@@ -51,7 +48,7 @@ json_t *sandbox_report(const struct sandbox *s) {
     const char *state = report_state(s);
     uint64_t generation = s->generation ? s->generation : s->want.generation;
     json_t *report;
-    if (!state)
+    if (!state || !generation) /* an adopted VM has not spoken yet, and control not either */
         return NULL;
     report = json_pack("{s:s, s:I, s:s, s:b}", "id", s->id, "generation", (json_int_t)generation, "state", state,
                        "ready", (int)s->ready);
@@ -64,14 +61,8 @@ json_t *sandbox_report(const struct sandbox *s) {
     return report;
 }
 
-void sandbox_reported(struct sandbox *s, enum sandbox_step said, bool taken) {
-    bool said_failure = said == SB_FAILED || (said == SB_STOPPING && s->after == SB_FAILED);
+void sandbox_reported(struct sandbox *s, bool taken) {
     s->report.under_way = false;
     s->report.last_ms = loop_now_ms(s->node->loop);
-    if (!taken) {
-        s->report.due = true;
-    } else if (said_failure && !s->report.failed_is_known) {
-        s->report.failed_is_known = true;
-        s->report.due = s->report.due || s->state == SB_FAILED; /* next: that nothing is left */
-    }
+    s->report.due = s->report.due || !taken;
 }

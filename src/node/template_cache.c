@@ -13,6 +13,7 @@
 
 #define BOOT_SLACK_MS 10000u /* beyond the boot's own deadline, then space-vm is not believed any more */
 #define RETRY_MS 1000u
+#define REMOVE_TRIES 4u /* the others that met a broken snapshot need a moment to let go of it */
 
 enum template_state {
     TEMPLATE_READY,
@@ -30,12 +31,13 @@ struct template_entry {
     enum template_state state;
     struct template_spec spec; /* digest "": known from the broker's list only */
     struct template_waiter *waiters;
-    char boot_id[ID_SIZE];    /* STARTING … CLEANING */
-    struct broker_call *call; /* REMOVING, STARTING, SEALING, CLEANING: NULL while the broker is away */
-    struct vm_link *link;     /* BOOTING */
-    struct loop_timer *timer; /* BOOTING: deadline; else: ask the broker again */
-    struct fault fault;       /* CLEANING: FAILURE_NONE when the boot was good */
-    uint64_t began_ms;
+    char boot_id[ID_SIZE];       /* STARTING … CLEANING */
+    struct broker_call *call;    /* REMOVING, STARTING, SEALING, CLEANING: NULL while the broker is away */
+    struct vm_link *link;        /* BOOTING */
+    struct loop_timer *timer;    /* BOOTING: deadline; else: ask the broker again */
+    struct fault fault;          /* CLEANING: FAILURE_NONE when the boot was good */
+    uint64_t began_ms, ready_ms; /* of the boot; when it became READY here, 0: before us */
+    unsigned tries;              /* REMOVING */
 };
 
 struct template_cache {
@@ -189,6 +191,7 @@ static void on_cleaned(void *ctx, const json_t *reply, const struct sp_error *er
     if (fault.code == FAILURE_NONE) {
         log_event(LOG_L_INFO, "template_ready", "snapshot", e->spec.key, "template", e->spec.digest, "ms", took, NULL);
         set_state(e, TEMPLATE_READY);
+        e->ready_ms = loop_now_ms(c->loop);
         wake_waiters(e, NULL);
     } else {
         set_state(e, TEMPLATE_QUEUED);
@@ -259,14 +262,20 @@ static void entry_on_timer(void *ctx) {
 static void on_removed(void *ctx, const json_t *reply, const struct sp_error *err) {
     struct template_entry *e = ctx;
     struct template_cache *c = e->cache;
+    struct fault fault;
     (void)reply;
     if (put_off(e, err))
         return;
-    if (err) {
-        /* In use by a VM that runs from it: it stays, and so do its readers. */
+    if (err && ++e->tries < REMOVE_TRIES) {
+        loop_timer_start(e->timer, RETRY_MS, 0);
+        return;
+    }
+    if (err) { /* some VM runs from it well */
         log_error(LOG_L_WARN, "snapshot_not_removed", err, "snapshot", e->spec.key, NULL);
+        fault_set(&fault, FAILURE_SNAPSHOT_BROKEN,
+                  "the snapshot is broken, and cannot be made again while it is in use");
         set_state(e, TEMPLATE_READY);
-        wake_waiters(e, NULL);
+        wake_waiters(e, &fault);
         return;
     }
     log_event(LOG_L_INFO, "snapshot_removed", "snapshot", e->spec.key, NULL);
@@ -371,11 +380,12 @@ int template_cache_want(struct template_cache *c, const struct template_spec *sp
     return 0;
 }
 
-void template_cache_broken(struct template_cache *c, const char *key) {
+void template_cache_broken(struct template_cache *c, const char *key, uint64_t used_ms) {
     struct template_entry *e = entry_find(c, key);
-    if (!e || e->state != TEMPLATE_READY)
+    if (!e || e->state != TEMPLATE_READY || e->ready_ms > used_ms)
         return;
     log_event(LOG_L_WARN, "snapshot_broken", "snapshot", key, NULL);
+    e->tries = 0;
     set_state(e, TEMPLATE_REMOVING);
     entry_step(e);
 }

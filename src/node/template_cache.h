@@ -29,8 +29,9 @@ struct template_cache *template_cache_free(struct template_cache *c); /* NULL is
 /* 1: the snapshot is there, w is not touched; 0: w waits. */
 int template_cache_want(struct template_cache *c, const struct template_spec *spec, struct template_waiter *w);
 void template_cache_cancel(struct template_waiter *w); /* fine when it does not wait */
-/* A clone of it failed because of it: whoever wants it next gets a new one. Fine for one that is being made already. */
-void template_cache_broken(struct template_cache *c, const char *key);
+/* A clone that was started at used_ms (loop time) failed because of it: whoever wants it next gets a new one. Fine for one
+ * that has been made again since, or is being made. */
+void template_cache_broken(struct template_cache *c, const char *key, uint64_t used_ms);
 
 /* The broker is (again) there and named what snapshots it has: {"snapshots": [...]}. Boots go on or begin anew. */
 void template_cache_sync(struct template_cache *c, const json_t *list);
