@@ -16,11 +16,19 @@ sandbox=
 
 space() { out/bin/space --state-dir "$STATE_DIR" "$@"; }
 
-# Shows a command as one would type it, runs it, and says how long it took.
+# Words as one would type them.
+quoted() {
+    local word
+    for word in "$@"; do
+        if [[ $word =~ ^[A-Za-z0-9_./:=@%+-]+$ ]]; then printf ' %s' "$word"; else printf ' %s' "${word@Q}"; fi
+    done
+}
+
+# Shows a command, runs it, and says how long it took.
 show() {
     local started
     started=$(now_ms)
-    printf '\n$ space %s\n' "$(printf '%q ' "$@" | sed 's/ $//')"
+    printf '\n$ space%s\n' "$(quoted "$@")"
     space "$@" || die "space $1 failed (exit status $?)"
     say "    ($(seconds_since "$started"))"
 }
@@ -32,7 +40,10 @@ cleanup() {
     if [ $started_here = yes ]; then
         say ""
         say "==> stopping the system again (space down)"
-        space down >&2 || say "space down failed; logs are in $STATE_DIR/log"
+        space down >&2 || {
+            say "space down failed; logs are in $STATE_DIR/log"
+            status=1
+        }
     fi
     exit $status
 }
