@@ -68,9 +68,7 @@ class Guest:
         for path in (port, qmp):
             path.unlink(missing_ok=True)
         acpi = "off" if profile == "lean" else "on"
-        append = "console=ttyS0 quiet tsc=reliable panic=-1 reboot=t"
-        if profile == "stock":
-            append += f" tsc_early_khz={tsc_khz()}"
+        append = f"console=ttyS0 loglevel=5 tsc=reliable tsc_early_khz={tsc_khz()} panic=-1 reboot=t"
         self.began = time.monotonic()
         self.process = subprocess.Popen(
             ["qemu-system-x86_64", "-M", f"microvm,acpi={acpi}", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "1",
