@@ -13,13 +13,20 @@
 #define PROGRAM_HEADERS_MAX 64
 
 void layout_init(struct layout *layout) {
-    *layout = (struct layout){.store = -1, .templates = -1, .snapshots = -1, .sandboxes = -1, .run = -1, .run_vm = -1,
-                              .log = -1, .vm_program = -1, .preload = -1};
+    *layout = (struct layout){.store = -1,
+                              .templates = -1,
+                              .snapshots = -1,
+                              .sandboxes = -1,
+                              .run = -1,
+                              .run_vm = -1,
+                              .log = -1,
+                              .vm_program = -1,
+                              .preload = -1};
 }
 
 void layout_close(struct layout *layout) {
-    int *const fds[] = {&layout->store, &layout->templates, &layout->snapshots,  &layout->sandboxes, &layout->run,
-                        &layout->run_vm, &layout->log,      &layout->vm_program, &layout->preload};
+    int *const fds[] = {&layout->store,  &layout->templates, &layout->snapshots,  &layout->sandboxes, &layout->run,
+                        &layout->run_vm, &layout->log,       &layout->vm_program, &layout->preload};
     for (size_t i = 0; i < ARRAY_SIZE(fds); i++)
         *fds[i] = close_fd(*fds[i]);
 }
@@ -33,8 +40,8 @@ void layout_name(struct layout *layout, const struct settings *settings) {
 }
 
 struct store_fs layout_store_fs(const struct layout *layout, const struct settings *settings) {
-    return (struct store_fs){
-        .dir = layout->store_path, .image = layout->image_path, .size_mib = settings->store_size_mib};
+    return (
+        struct store_fs){.dir = layout->store_path, .image = layout->image_path, .size_mib = settings->store_size_mib};
 }
 
 static int open_dir(int base, const char *name, mode_t mode, int *ret_fd, struct sp_error *err) {

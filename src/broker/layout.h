@@ -16,8 +16,8 @@ struct layout {
     char store_path[SETTINGS_PATH_MAX + 16], image_path[SETTINGS_PATH_MAX + 16];
     const char *kernel_dir; /* borrowed from the settings */
     /* Programs, opened once: a VM is started from what was there when the broker started. */
-    int vm_program;          /* space-vm */
-    bool vm_program_static;  /* needs no loader, so its root holds nothing */
+    int vm_program;         /* space-vm */
+    bool vm_program_static; /* needs no loader, so its root holds nothing */
     int preload;
 };
 

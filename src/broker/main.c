@@ -89,7 +89,8 @@ static int open_cgroups(struct broker *b, struct sp_error *err) {
     (void)text_printf(parent, sizeof(parent), "space-%llu", (unsigned long long)b->settings.uid_base);
     r = cgroup_root_open(parent, &b->cgroups, err);
     if (r == 0 && *cgroup_missing_controllers(b->cgroups))
-        log_event(LOG_L_WARN, "cgroup_controllers_missing", "controllers", cgroup_missing_controllers(b->cgroups), NULL);
+        log_event(LOG_L_WARN, "cgroup_controllers_missing", "controllers", cgroup_missing_controllers(b->cgroups),
+                  NULL);
     return r;
 }
 
@@ -144,8 +145,7 @@ static int open_signals(struct signals *s, struct broker *b, struct sp_error *er
     if (sigprocmask(SIG_BLOCK, &set, NULL) < 0 || prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) < 0)
         return sp_error_errno(err, errno, "sigprocmask", "signals");
     *s = (struct signals){.broker = b};
-    s->watch = (struct watch){
-        .fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK), .on_event = on_signal, .ctx = s};
+    s->watch = (struct watch){.fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK), .on_event = on_signal, .ctx = s};
     if (s->watch.fd < 0)
         return sp_error_errno(err, errno, "signalfd", "signals");
     return reactor_add(b->reactor, &s->watch, EPOLLIN, err);
@@ -154,8 +154,8 @@ static int open_signals(struct signals *s, struct broker *b, struct sp_error *er
 /* --- life ---------------------------------------------------------------------------------------------------------- */
 
 static int open_host(struct broker *b, const struct options *o, int *ret_lock, struct sp_error *err) {
-    static const char *const kinds[] = {[STORE_FS_NATIVE] = "native", [STORE_FS_MOUNTED] = "already_mounted",
-                                        [STORE_FS_ATTACHED] = "mounted"};
+    static const char *const kinds[] = {
+        [STORE_FS_NATIVE] = "native", [STORE_FS_MOUNTED] = "already_mounted", [STORE_FS_ATTACHED] = "mounted"};
     enum store_fs_kind kind = STORE_FS_NATIVE;
     int r;
 

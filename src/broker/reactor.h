@@ -7,7 +7,7 @@
 #include <sys/epoll.h>
 
 struct watch {
-    int fd; /* borrowed */
+    int fd;                                       /* borrowed */
     void (*on_event)(void *ctx, uint32_t events); /* EPOLLIN, EPOLLOUT, EPOLLHUP, EPOLLERR */
     void *ctx;
 };

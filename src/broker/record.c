@@ -15,13 +15,15 @@
 #define RECORD_TEMP ".vm.json.new"
 
 int vm_record_write(int dirfd, const struct vm_record *rec, struct sp_error *err) {
-    _cleanup_json_ json_t *obj = json_pack(
-        "{s:i, s:s, s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:b, s:I, s:I, s:I, s:I, s:s}", "format", RECORD_FORMAT, "id",
-        rec->id, "mode", request_mode_names[rec->mode], "kernel", request_kernel_names[rec->kernel], "accelerator",
-        request_accelerator_names[rec->accelerator], "template", rec->template, "snapshot", rec->snapshot, "vcpus",
-        (json_int_t)rec->vcpus, "memory_mib", (json_int_t)rec->memory_mib, "uid", (json_int_t)rec->uid, "started",
-        rec->started, "pid", (json_int_t)rec->process.pid, "start_time", (json_int_t)rec->process.start_time, "vmm_pid",
-        (json_int_t)rec->vmm_pid, "created_realtime_ns", (json_int_t)rec->created_ns, "boot_id", rec->boot_id);
+    _cleanup_json_ json_t *obj =
+        json_pack("{s:i, s:s, s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:b, s:I, s:I, s:I, s:I, s:s}", "format",
+                  RECORD_FORMAT, "id", rec->id, "mode", request_mode_names[rec->mode], "kernel",
+                  request_kernel_names[rec->kernel], "accelerator", request_accelerator_names[rec->accelerator],
+                  "template", rec->template, "snapshot", rec->snapshot, "vcpus", (json_int_t)rec->vcpus, "memory_mib",
+                  (json_int_t)rec->memory_mib, "uid", (json_int_t)rec->uid, "started", rec->started, "pid",
+                  (json_int_t)rec->process.pid, "start_time", (json_int_t)rec->process.start_time, "vmm_pid",
+                  (json_int_t)rec->vmm_pid, "created_realtime_ns", (json_int_t)rec->created_ns, "boot_id",
+                  rec->boot_id);
     _cleanup_free_ char *text = NULL;
     _cleanup_close_ int fd = -1;
     int r;

@@ -20,10 +20,10 @@ struct vm_record {
     char snapshot[BROKER_KEY_SIZE]; /* "" for a template boot */
     unsigned vcpus, memory_mib;
     uid_t uid;
-    bool started;            /* space-vm was executed; before that the record is of a start that may have been cut off */
+    bool started; /* space-vm was executed; before that the record is of a start that may have been cut off */
     struct process_ref process; /* space-vm */
-    pid_t vmm_pid;           /* the stub, later the VMM, as the host sees it */
-    uint64_t created_ns;     /* real time */
+    pid_t vmm_pid;              /* the stub, later the VMM, as the host sees it */
+    uint64_t created_ns;        /* real time */
     char boot_id[PROCESS_BOOT_ID_SIZE];
 };
 

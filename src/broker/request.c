@@ -45,11 +45,10 @@ static const struct field_row start_fields[] = {
     {"memory_mib", FIELD_U64, .min = VM_CONFIG_MEMORY_MIB_MIN, .max = VM_CONFIG_MEMORY_MIB_MAX, AT(memory_mib)},
     {"config", FIELD_OBJECT, .max = BROKER_CONFIG_MAX, AT(config)},
     {0}};
-static const struct field_row seal_fields[] = {
-    {"id", FIELD_ID, AT(id)},
-    {"snapshot", FIELD_HEX, .max = BROKER_KEY_SIZE - 1, AT(snapshot)},
-    {"manifest", FIELD_OBJECT, .max = BROKER_MANIFEST_MAX, AT(manifest)},
-    {0}};
+static const struct field_row seal_fields[] = {{"id", FIELD_ID, AT(id)},
+                                               {"snapshot", FIELD_HEX, .max = BROKER_KEY_SIZE - 1, AT(snapshot)},
+                                               {"manifest", FIELD_OBJECT, .max = BROKER_MANIFEST_MAX, AT(manifest)},
+                                               {0}};
 static const struct field_row snapshot_fields[] = {{"snapshot", FIELD_HEX, .max = BROKER_KEY_SIZE - 1, AT(snapshot)},
                                                    {0}};
 static const struct field_row template_fields[] = {{"template", FIELD_HEX, .max = SHA256_HEX_SIZE - 1, AT(template)},

@@ -46,13 +46,13 @@ struct request {
     uint64_t seq;
     uint64_t version;
     char id[ID_SIZE];
-    char after[ID_SIZE]; /* "" when not given */
+    char after[ID_SIZE];                /* "" when not given */
     uint64_t mode, kernel, accelerator; /* the enums above */
     char template[SHA256_HEX_SIZE];
     char snapshot[BROKER_KEY_SIZE];
     uint64_t vcpus, memory_mib;
-    json_t *config;   /* owned */
-    json_t *manifest; /* owned */
+    json_t *config;         /* owned */
+    json_t *manifest;       /* owned */
     char (*known)[ID_SIZE]; /* owned */
     size_t n_known;
 };

@@ -20,8 +20,9 @@ static void on_hello(struct broker *b, struct request *request, const struct rep
         return;
     }
     accelerators = b->has_kvm ? json_pack("[s, s]", "kvm", "tcg") : json_pack("[s]", "tcg");
-    server_reply(b->server, to, json_pack("{s:i, s:o, s:s}", "version", BROKER_PROTOCOL_VERSION, "accelerators",
-                                          accelerators, "cgroup", cgroup_root_version(b->cgroups)));
+    server_reply(b->server, to,
+                 json_pack("{s:i, s:o, s:s}", "version", BROKER_PROTOCOL_VERSION, "accelerators", accelerators,
+                           "cgroup", cgroup_root_version(b->cgroups)));
 }
 
 static void on_vm_stop(struct broker *b, struct request *request, const struct reply_to *to) {
@@ -52,12 +53,13 @@ static void on_vm_list(struct broker *b, struct request *request, const struct r
             more = true;
             break;
         }
-        (void)json_array_append_new(
-            list, json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:b, s:I, s:I}", "id", rec->id, "mode",
-                            request_mode_names[rec->mode], "phase", vm_phase_name(vm->phase), "pid",
-                            (json_int_t)rec->process.pid, "start_time", (json_int_t)rec->process.start_time, "vmm_pid",
-                            (json_int_t)rec->vmm_pid, "alive", vm_counts_as_alive(vm), "uid", (json_int_t)rec->uid,
-                            "created_realtime_ns", (json_int_t)rec->created_ns));
+        (void)json_array_append_new(list,
+                                    json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:b, s:I, s:I}", "id", rec->id, "mode",
+                                              request_mode_names[rec->mode], "phase", vm_phase_name(vm->phase), "pid",
+                                              (json_int_t)rec->process.pid, "start_time",
+                                              (json_int_t)rec->process.start_time, "vmm_pid", (json_int_t)rec->vmm_pid,
+                                              "alive", vm_counts_as_alive(vm), "uid", (json_int_t)rec->uid,
+                                              "created_realtime_ns", (json_int_t)rec->created_ns));
     }
     server_reply(b->server, to, json_pack("{s:o, s:b}", "vms", list, "more", more));
 }
@@ -84,9 +86,10 @@ static void on_stat(struct broker *b, struct request *request, const struct repl
         server_fail(b->server, to, &err);
         return;
     }
-    server_reply(b->server, to, json_pack("{s:I, s:I, s:I}", "store_free_mib", (json_int_t)st.store_free_mib,
-                                          "store_total_mib", (json_int_t)st.store_total_mib, "memory_available_mib",
-                                          (json_int_t)st.memory_available_mib));
+    server_reply(b->server, to,
+                 json_pack("{s:I, s:I, s:I}", "store_free_mib", (json_int_t)st.store_free_mib, "store_total_mib",
+                           (json_int_t)st.store_total_mib, "memory_available_mib",
+                           (json_int_t)st.memory_available_mib));
 }
 
 static void on_sweep(struct broker *b, struct request *request, const struct reply_to *to) {

@@ -18,8 +18,8 @@
 #define SOCKET_NAME "broker.sock"
 #define CONNECTIONS_MAX 8
 #define BACKLOG 8
-#define IN_WORK_MAX 64   /* requests of one connection; further ones stay unread */
-#define UNSENT_MAX 64    /* replies the peer has not read; more and it is dropped */
+#define IN_WORK_MAX 64 /* requests of one connection; further ones stay unread */
+#define UNSENT_MAX 64  /* replies the peer has not read; more and it is dropped */
 
 enum connection_state { CONN_NEW, CONN_OPEN, CONN_STATES_ };
 
@@ -176,8 +176,7 @@ static void take_message(struct connection *c, const char *data, size_t len) {
         c->state = CONN_OPEN;
     c->in_work++;
     update_watch(c);
-    to = (struct reply_to){
-        .connection = c->id, .has_seq = request.has_seq, .seq = request.seq, .type = request.type};
+    to = (struct reply_to){.connection = c->id, .has_seq = request.has_seq, .seq = request.seq, .type = request.type};
     server->handler.on_request(server->handler.ctx, &request, &to);
     request_done(&request);
 }

@@ -45,8 +45,7 @@ static int check_shape(int fd, const struct snapshot_seal *seal, const char *nam
     return 0;
 }
 
-static int seal_file(const struct snapshot_seal *seal, int dir, const char *name, json_t *files,
-                     struct sp_error *err) {
+static int seal_file(const struct snapshot_seal *seal, int dir, const char *name, json_t *files, struct sp_error *err) {
     _cleanup_close_ int fd = openat(dir, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     char hash[SHA256_HEX_SIZE];
     struct stat st;
@@ -80,10 +79,11 @@ static int seal_file(const struct snapshot_seal *seal, int dir, const char *name
 
 static int write_manifest(const struct snapshot_seal *seal, int dir, json_t *files, struct sp_error *err) {
     const struct vm_record *rec = seal->record;
-    _cleanup_json_ json_t *manifest = json_pack(
-        "{s:i, s:s, s:s, s:s, s:I, s:I, s:I, s:O}", "format", SNAPSHOT_FORMAT, "key", seal->key, "template",
-        rec->template, "kernel", request_kernel_names[rec->kernel], "vcpus", (json_int_t)rec->vcpus, "memory_mib",
-        (json_int_t)rec->memory_mib, "created_realtime_ns", (json_int_t)clock_realtime_ns(), "files", files);
+    _cleanup_json_ json_t *manifest =
+        json_pack("{s:i, s:s, s:s, s:s, s:I, s:I, s:I, s:O}", "format", SNAPSHOT_FORMAT, "key", seal->key, "template",
+                  rec->template, "kernel", request_kernel_names[rec->kernel], "vcpus", (json_int_t)rec->vcpus,
+                  "memory_mib", (json_int_t)rec->memory_mib, "created_realtime_ns", (json_int_t)clock_realtime_ns(),
+                  "files", files);
     _cleanup_free_ char *text = NULL;
     json_t *node = json_deep_copy(seal->node_manifest);
 

@@ -92,6 +92,29 @@ static int check_work(void *arg, json_t **ret_result, struct sp_error *err) {
     return snapshot_check(&job->broker->layout, job->key, SNAPSHOT_FULL, err);
 }
 
+static void check_done(void *arg, const json_t *result, const struct sp_error *error);
+
+void store_ops_check(struct broker *b, struct snapshot_entry *e) {
+    struct job_spec spec = {.name = "snapshot_check",
+                            .timeout_ms = CHECK_TIMEOUT_MS,
+                            .work = check_work,
+                            .done = check_done};
+    struct sp_error err = {0};
+
+    if (e->trust != TRUST_UNCHECKED)
+        return;
+    e->trust = TRUST_CHECKING;
+    e->tried = true;
+    spec.arg = store_job_new(b, e->key, "", NULL);
+    if (jobs_add(b->jobs, &spec, &err) < 0) {
+        free(spec.arg);
+        e->trust = TRUST_UNCHECKED;
+        e->why = err;
+        vm_ops_snapshot_checked(b, e);
+    }
+}
+
+/* One after the other: a check ends by starting the next. */
 static void check_next(struct broker *b) {
     for (struct snapshot_entry *e = b->snapshots; e; e = e->next)
         if (e->trust == TRUST_UNCHECKED && !e->tried) {
@@ -115,20 +138,6 @@ static void check_done(void *arg, const json_t *result, const struct sp_error *e
         vm_ops_snapshot_checked(b, e);
     }
     check_next(b);
-}
-
-void store_ops_check(struct broker *b, struct snapshot_entry *e) {
-    struct job_spec spec = {
-        .name = "snapshot_check", .timeout_ms = CHECK_TIMEOUT_MS, .work = check_work, .done = check_done};
-    struct sp_error err = {0};
-
-    if (e->trust != TRUST_UNCHECKED)
-        return;
-    e->trust = TRUST_CHECKING;
-    e->tried = true;
-    spec.arg = store_job_new(b, e->key, "", NULL);
-    if (jobs_add(b->jobs, &spec, &err) < 0)
-        check_done(spec.arg, NULL, &err);
 }
 
 static int for_each_name(int parent, void (*fn)(void *ctx, const char *name), void *ctx, struct sp_error *err) {
@@ -189,8 +198,10 @@ static void remove_done(void *arg, const json_t *result, const struct sp_error *
 }
 
 void store_ops_remove_snapshot(struct broker *b, const char *key, const struct reply_to *to) {
-    struct job_spec spec = {
-        .name = "snapshot_remove", .timeout_ms = REMOVE_TIMEOUT_MS, .work = remove_work, .done = remove_done};
+    struct job_spec spec = {.name = "snapshot_remove",
+                            .timeout_ms = REMOVE_TIMEOUT_MS,
+                            .work = remove_work,
+                            .done = remove_done};
     struct snapshot_entry *e = store_ops_snapshot(b, key);
     struct sp_error err = {0};
 
@@ -332,6 +343,7 @@ void store_ops_list(struct broker *b, const struct reply_to *to) {
         server_fail(b->server, to, &err);
         return;
     }
-    server_reply(b->server, to, json_pack("{s:o, s:o, s:b}", "templates", list.templates, "snapshots", list.snapshots,
-                                          "more", list.more));
+    server_reply(b->server, to,
+                 json_pack("{s:o, s:o, s:b}", "templates", list.templates, "snapshots", list.snapshots, "more",
+                           list.more));
 }

@@ -74,8 +74,10 @@ static int receive(struct vm_child *child, struct deadline deadline, struct vm_c
         char room[CMSG_SPACE(sizeof(struct ucred))];
     } control = {0};
     struct iovec iov = {.iov_base = ret, .iov_len = sizeof(*ret)};
-    struct msghdr msg = {
-        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.room, .msg_controllen = sizeof(control.room)};
+    struct msghdr msg = {.msg_iov = &iov,
+                         .msg_iovlen = 1,
+                         .msg_control = control.room,
+                         .msg_controllen = sizeof(control.room)};
     struct pollfd p = {.fd = child->sync, .events = POLLIN};
     struct cmsghdr *c;
     ssize_t n;

@@ -19,13 +19,13 @@ struct vm_child_plan {
     const struct vm_record *record;
     const struct cgroup_entry *cgroup;
     const struct jail_filter *filter;
-    const char *scratch;   /* where roots are built */
-    const char *log_level; /* for space-vm's environment */
+    const char *scratch;         /* where roots are built */
+    const char *log_level;       /* for space-vm's environment */
     bool pass_sanitizer_options; /* *SAN_OPTIONS too: test builds */
     uint64_t disk_size;
     /* Borrowed descriptors. */
     int null, log, control, guest, devices, config;
-    int program;       /* space-vm */
+    int program; /* space-vm */
     bool program_static;
     int disk, memory, kernel, initrd, preload; /* mounts (jail_file_mount) that appear in the VMM's root */
 };
@@ -35,7 +35,7 @@ enum vm_child_fd { VM_FD_CONTROL = 3, VM_FD_GUEST, VM_FD_STUB, VM_FD_TAP, VM_FD_
 #define VM_CHILD_DIR "/vm" /* in the VMM's root */
 
 struct vm_child {
-    pid_t pid;     /* J */
+    pid_t pid; /* J */
     int pidfd;
     int sync;      /* to both children */
     int program;   /* what it will run; borrowed from the plan */

@@ -123,8 +123,9 @@ static int make_network(int *ret_tap, struct sp_error *err) {
 }
 
 static int fork_stub(const struct vm_child_plan *plan, int sync, int *ret_sock, pid_t *ret_pid, struct sp_error *err) {
-    const struct jail_clone how = {
-        .namespaces = CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWNET, .cgroup_fd = -1};
+    const struct jail_clone how = {.namespaces =
+                                       CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWNET,
+                                   .cgroup_fd = -1};
     int pair[2];
     pid_t pid;
 

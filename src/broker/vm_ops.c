@@ -36,8 +36,9 @@ static int start_work(void *arg, json_t **ret_result, struct sp_error *err) {
     json_t *times = NULL;
     int r = vm_start(&start, &vm->record, &times, err);
     if (r == 0)
-        *ret_result = json_pack("{s:o, s:I, s:I, s:I}", "timings_us", times, "pid", (json_int_t)vm->record.process.pid, "start_time",
-                                (json_int_t)vm->record.process.start_time, "vmm_pid", (json_int_t)vm->record.vmm_pid);
+        *ret_result = json_pack("{s:o, s:I, s:I, s:I}", "timings_us", times, "pid", (json_int_t)vm->record.process.pid,
+                                "start_time", (json_int_t)vm->record.process.start_time, "vmm_pid",
+                                (json_int_t)vm->record.vmm_pid);
     return r;
 }
 

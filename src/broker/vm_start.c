@@ -65,7 +65,8 @@ static int check_source(struct work *w, struct sp_error *err) {
     if (r == 0)
         r = snapshot_template(w->start->layout, w->record->snapshot, template, err);
     if (r == 0 && strcmp(template, w->record->template) != 0)
-        r = sp_error_field(err, SP_E_INVALID, "template", "snapshot %s is of template %s", w->record->snapshot, template);
+        r = sp_error_field(err, SP_E_INVALID, "template", "snapshot %s is of template %s", w->record->snapshot,
+                           template);
     return r;
 }
 
@@ -220,12 +221,12 @@ static int make_cgroup(struct work *w, struct sp_error *err) {
 
 static json_t *describe(const struct work *w) {
     const struct vm_record *rec = w->record;
-    return json_pack("{s:{s:s, s:s, s:s, s:s, s:I, s:I, s:s, s:s, s:{s:i, s:i, s:i, s:i, s:i}}}", "broker", "id", rec->id,
-                     "mode", request_mode_names[rec->mode], "kernel", request_kernel_names[rec->kernel], "accelerator",
-                     request_accelerator_names[rec->accelerator], "vcpus", (json_int_t)rec->vcpus, "memory_mib",
-                     (json_int_t)rec->memory_mib, "qemu", w->start->settings->qemu, "vm_dir", VM_CHILD_DIR, "fds",
-                     "control", VM_FD_CONTROL, "guest", VM_FD_GUEST, "stub", VM_FD_STUB, "tap", VM_FD_TAP, "devices",
-                     VM_FD_DEVICES);
+    return json_pack("{s:{s:s, s:s, s:s, s:s, s:I, s:I, s:s, s:s, s:{s:i, s:i, s:i, s:i, s:i}}}", "broker", "id",
+                     rec->id, "mode", request_mode_names[rec->mode], "kernel", request_kernel_names[rec->kernel],
+                     "accelerator", request_accelerator_names[rec->accelerator], "vcpus", (json_int_t)rec->vcpus,
+                     "memory_mib", (json_int_t)rec->memory_mib, "qemu", w->start->settings->qemu, "vm_dir",
+                     VM_CHILD_DIR, "fds", "control", VM_FD_CONTROL, "guest", VM_FD_GUEST, "stub", VM_FD_STUB, "tap",
+                     VM_FD_TAP, "devices", VM_FD_DEVICES);
 }
 
 static int write_config(struct work *w, struct sp_error *err) {
@@ -323,11 +324,20 @@ static const struct step {
     const char *fault; /* "start.<name of the step>": the point before it */
     int (*run)(struct work *w, struct sp_error *err);
 } steps[] = {
-    {"start.source", check_source},    {"start.directory", make_directory}, {"start.disk", clone_disk},
-    {"start.state", open_state},       {"start.boot_files", open_boot_files}, {"start.sockets", make_sockets},
-    {"start.cgroup", make_cgroup},     {"start.config", write_config},      {"start.mounts", make_mounts},
-    {"start.fork", fork_child},        {"start.ready", wait_ready},         {"start.record", write_record},
-    {"start.release", release},        {"start.confirm", confirm},
+    {"start.source", check_source},
+    {"start.directory", make_directory},
+    {"start.disk", clone_disk},
+    {"start.state", open_state},
+    {"start.boot_files", open_boot_files},
+    {"start.sockets", make_sockets},
+    {"start.cgroup", make_cgroup},
+    {"start.config", write_config},
+    {"start.mounts", make_mounts},
+    {"start.fork", fork_child},
+    {"start.ready", wait_ready},
+    {"start.record", write_record},
+    {"start.release", release},
+    {"start.confirm", confirm},
 };
 
 static json_t *describe_times(const uint64_t ns[ARRAY_SIZE(steps)]) {
@@ -338,9 +348,22 @@ static json_t *describe_times(const uint64_t ns[ARRAY_SIZE(steps)]) {
 }
 
 int vm_start(const struct vm_start *start, struct vm_record *record, json_t **ret_times, struct sp_error *err) {
-    struct work w = {.start = start, .record = record, .dir = -1, .run_dir = -1, .null = -1, .log = -1, .disk = -1,
-                     .memory = -1, .devices = -1, .kernel = -1, .initrd = -1, .control = -1, .guest = -1, .config = -1,
-                     .mounts = {-1, -1, -1, -1, -1}, .cgroup = {.clone_fd = -1, .task_fds = {-1, -1, -1}}};
+    struct work w = {.start = start,
+                     .record = record,
+                     .dir = -1,
+                     .run_dir = -1,
+                     .null = -1,
+                     .log = -1,
+                     .disk = -1,
+                     .memory = -1,
+                     .devices = -1,
+                     .kernel = -1,
+                     .initrd = -1,
+                     .control = -1,
+                     .guest = -1,
+                     .config = -1,
+                     .mounts = {-1, -1, -1, -1, -1},
+                     .cgroup = {.clone_fd = -1, .task_fds = {-1, -1, -1}}};
     uint64_t ns[ARRAY_SIZE(steps)] = {0};
     int r = 0;
 

@@ -16,7 +16,7 @@ struct vm_start {
     const struct settings *settings;
     struct cgroup_root *cgroups;
     const struct jail_filter *filter;
-    bool test_mode; /* sanitizer options reach space-vm */
+    bool test_mode;       /* sanitizer options reach space-vm */
     const json_t *config; /* the node's, for space-vm */
 };
 

@@ -5,8 +5,8 @@
  */
 #pragma once
 #include "broker/layout.h"
-#include "broker/record.h"
 #include "broker/reactor.h"
+#include "broker/record.h"
 #include "broker/server.h"
 
 enum vm_phase {
@@ -31,13 +31,13 @@ struct vm {
     struct broker *broker;
     struct vm_record record;
     enum vm_phase phase;
-    bool unknown;             /* only its id is known: a sweep or a stop of something that has no record */
-    int pidfd;                /* of space-vm while it is alive, else -1 */
-    int reactor;              /* where pidfd is watched */
+    bool unknown; /* only its id is known: a sweep or a stop of something that has no record */
+    int pidfd;    /* of space-vm while it is alive, else -1 */
+    int reactor;  /* where pidfd is watched */
     struct watch watch;
-    struct reply_to starter;  /* who asked for the start, until answered */
-    struct sp_error failure;  /* of the start, while its remains are removed */
-    json_t *config;           /* CHECKING and STARTING: the node's */
+    struct reply_to starter;        /* who asked for the start, until answered */
+    struct sp_error failure;        /* of the start, while its remains are removed */
+    json_t *config;                 /* CHECKING and STARTING: the node's */
     char seal_key[BROKER_KEY_SIZE]; /* SEALING */
     json_t *seal_manifest;
     struct vm_waiter *waiters; /* asked for its removal while a job was at it, or while it is removed */

@@ -23,8 +23,8 @@ struct cgroup_limits {
 /* How a new process gets into the group: v2 by clone3(CLONE_INTO_CGROUP), v1 by writing itself into each hierarchy. */
 #define CGROUP_HIERARCHIES_MAX 3
 struct cgroup_entry {
-    int clone_fd;                          /* v2: for clone_args.cgroup; -1 on v1 */
-    int task_fds[CGROUP_HIERARCHIES_MAX];  /* v1: the `tasks` files; -1 when unused */
+    int clone_fd;                         /* v2: for clone_args.cgroup; -1 on v1 */
+    int task_fds[CGROUP_HIERARCHIES_MAX]; /* v1: the `tasks` files; -1 when unused */
 };
 
 /* Finds the mounted hierarchies and makes the parent group in each. */
@@ -34,7 +34,7 @@ int cgroup_root_open_v2(const char *mount, const char *parent, struct cgroup_roo
 struct cgroup_root *cgroup_root_free(struct cgroup_root *root);
 /* Removes the parent group when it is empty; else leaves it. */
 void cgroup_root_remove(struct cgroup_root *root);
-const char *cgroup_root_version(const struct cgroup_root *root); /* "v1" or "v2" */
+const char *cgroup_root_version(const struct cgroup_root *root);        /* "v1" or "v2" */
 const char *cgroup_missing_controllers(const struct cgroup_root *root); /* "memory pids", or "" */
 
 /* Fails with SP_E_CONFLICT when the group exists. What was made is removed on failure. */

@@ -22,10 +22,10 @@ pid_t jail_fork(const struct jail_clone *how);
 void jail_reset_process(void);
 
 struct jail_identity {
-    uid_t uid; /* also the gid; no other groups */
-    uint64_t file_size_max;   /* RLIMIT_FSIZE in bytes */
-    uint64_t descriptors_max; /* RLIMIT_NOFILE */
-    uint64_t processes_max;   /* RLIMIT_NPROC; the uid belongs to one VM */
+    uid_t uid;                        /* also the gid; no other groups */
+    uint64_t file_size_max;           /* RLIMIT_FSIZE in bytes */
+    uint64_t descriptors_max;         /* RLIMIT_NOFILE */
+    uint64_t processes_max;           /* RLIMIT_NPROC; the uid belongs to one VM */
     const struct jail_filter *filter; /* NULL: none */
 };
 /* Limits, no_new_privs, empty bounding set, all capabilities gone, uid and gid changed for good, filter loaded; then looks

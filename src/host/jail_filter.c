@@ -15,17 +15,64 @@
 /* By name, not number: libseccomp resolves what it knows, and numbers newer than it are the same on every architecture. */
 static const char *const denied[] = {
     /* namespaces and mounts */
-    "unshare", "setns", "mount", "umount2", "pivot_root", "chroot", "open_tree", "move_mount", "fsopen", "fsconfig",
-    "fsmount", "fspick", "mount_setattr", "quotactl", "swapon", "swapoff", "mknod", "mknodat",
+    "unshare",
+    "setns",
+    "mount",
+    "umount2",
+    "pivot_root",
+    "chroot",
+    "open_tree",
+    "move_mount",
+    "fsopen",
+    "fsconfig",
+    "fsmount",
+    "fspick",
+    "mount_setattr",
+    "quotactl",
+    "swapon",
+    "swapoff",
+    "mknod",
+    "mknodat",
     /* other processes */
-    "ptrace", "process_vm_readv", "process_vm_writev", "kcmp", "pidfd_getfd", "process_madvise",
+    "ptrace",
+    "process_vm_readv",
+    "process_vm_writev",
+    "kcmp",
+    "pidfd_getfd",
+    "process_madvise",
     /* kernel interfaces with a history */
-    "bpf", "perf_event_open", "io_uring_setup", "io_uring_enter", "io_uring_register", "keyctl", "add_key",
-    "request_key", "fanotify_init", "name_to_handle_at", "open_by_handle_at", "lookup_dcookie", "memfd_secret",
+    "bpf",
+    "perf_event_open",
+    "io_uring_setup",
+    "io_uring_enter",
+    "io_uring_register",
+    "keyctl",
+    "add_key",
+    "request_key",
+    "fanotify_init",
+    "name_to_handle_at",
+    "open_by_handle_at",
+    "lookup_dcookie",
+    "memfd_secret",
     /* the host itself */
-    "init_module", "finit_module", "delete_module", "kexec_load", "kexec_file_load", "reboot", "acct", "syslog",
-    "settimeofday", "clock_settime", "clock_adjtime", "adjtimex", "iopl", "ioperm", "vhangup", "nfsservctl",
-    "sethostname", "setdomainname",
+    "init_module",
+    "finit_module",
+    "delete_module",
+    "kexec_load",
+    "kexec_file_load",
+    "reboot",
+    "acct",
+    "syslog",
+    "settimeofday",
+    "clock_settime",
+    "clock_adjtime",
+    "adjtimex",
+    "iopl",
+    "ioperm",
+    "vhangup",
+    "nfsservctl",
+    "sethostname",
+    "setdomainname",
 };
 
 static int add_denied(scmp_filter_ctx ctx) {
@@ -52,7 +99,8 @@ static int add_conditional(scmp_filter_ctx ctx) {
         r = seccomp_rule_add(ctx, SCMP_ACT_ERRNO(EAFNOSUPPORT), SCMP_SYS(socket), 1, SCMP_A0(SCMP_CMP_NE, AF_UNIX));
     /* TIOCSTI types into a terminal. */
     if (r == 0)
-        r = seccomp_rule_add(ctx, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(ioctl), 1, SCMP_A1(SCMP_CMP_MASKED_EQ, 0xffffffffu, 0x5412));
+        r = seccomp_rule_add(ctx, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(ioctl), 1,
+                             SCMP_A1(SCMP_CMP_MASKED_EQ, 0xffffffffu, 0x5412));
     return r;
 }
 
@@ -69,8 +117,8 @@ static int export(scmp_filter_ctx ctx, struct jail_filter *filter, struct sp_err
     n = pread(fd, filter->code, sizeof(filter->code), 0);
     if (n <= 0 || n == (ssize_t)sizeof(filter->code) || n % (ssize_t)sizeof(filter->code[0]) != 0)
         return sp_error_set(err, SP_E_INTERNAL, "the system call filter has an unexpected size");
-    filter->program = (struct sock_fprog){.len = (unsigned short)((size_t)n / sizeof(filter->code[0])),
-                                          .filter = filter->code};
+    filter->program =
+        (struct sock_fprog){.len = (unsigned short)((size_t)n / sizeof(filter->code[0])), .filter = filter->code};
     return 0;
 }
 

@@ -72,8 +72,8 @@ static int add_bind_dir(int root, const struct jail_item *item, struct sp_error 
 }
 
 int jail_file_mount(int fd, const char *what, bool writable, bool executable, int *ret_fd, struct sp_error *err) {
-    const uint64_t flags = FLAGS_ALWAYS | MOUNT_ATTR_NODEV | (writable ? 0 : MOUNT_ATTR_RDONLY) |
-                           (executable ? 0 : MOUNT_ATTR_NOEXEC);
+    const uint64_t flags =
+        FLAGS_ALWAYS | MOUNT_ATTR_NODEV | (writable ? 0 : MOUNT_ATTR_RDONLY) | (executable ? 0 : MOUNT_ATTR_NOEXEC);
     _cleanup_close_ int mount_fd = open_tree(fd, "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH);
     int r;
 
@@ -135,12 +135,9 @@ static int add_proc(int root, const struct jail_item *item, struct sp_error *err
 }
 
 static int (*const add_item[])(int root, const struct jail_item *item, struct sp_error *err) = {
-    [JAIL_DIR] = add_dir,
-    [JAIL_BIND_DIR] = add_bind_dir,
-    [JAIL_FILE] = add_file,
-    [JAIL_LINK_OR_DIR] = add_link_or_dir,
-    [JAIL_DEVICE] = add_device,
-    [JAIL_DEV] = add_dev,
+    [JAIL_DIR] = add_dir,       [JAIL_BIND_DIR] = add_bind_dir,
+    [JAIL_FILE] = add_file,     [JAIL_LINK_OR_DIR] = add_link_or_dir,
+    [JAIL_DEVICE] = add_device, [JAIL_DEV] = add_dev,
     [JAIL_PROC] = add_proc,
 };
 

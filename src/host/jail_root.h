@@ -11,13 +11,13 @@
 #include <sys/types.h>
 
 enum jail_item_kind {
-    JAIL_DIR,        /* empty directory */
-    JAIL_BIND_DIR,   /* directory tree `source`, read-only, without what is mounted below it */
-    JAIL_FILE,       /* one file, from mount_fd */
-    JAIL_LINK_OR_DIR,/* `source` of the host: a symbolic link is made again, a directory is bound read-only, none is fine */
-    JAIL_DEVICE,     /* character device `device`, owned by `owner`, mode `mode`; below a JAIL_DEV directory */
-    JAIL_DEV,        /* a small tmpfs that may hold devices */
-    JAIL_PROC,       /* procfs of the caller's pid namespace: processes only, read-only */
+    JAIL_DIR,      /* empty directory */
+    JAIL_BIND_DIR, /* directory tree `source`, read-only, without what is mounted below it */
+    JAIL_FILE,     /* one file, from mount_fd */
+    JAIL_LINK_OR_DIR, /* `source` of the host: a symbolic link is made again, a directory is bound read-only, none is fine */
+    JAIL_DEVICE,      /* character device `device`, owned by `owner`, mode `mode`; below a JAIL_DEV directory */
+    JAIL_DEV,         /* a small tmpfs that may hold devices */
+    JAIL_PROC,        /* procfs of the caller's pid namespace: processes only, read-only */
 };
 
 struct jail_item {

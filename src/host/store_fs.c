@@ -36,8 +36,8 @@ static bool dir_has_reflink(const char *dir) {
 
 static int run_mkfs(const char *image, struct sp_error *err) {
     const char *path = access(MKFS, X_OK) == 0 ? MKFS : MKFS_OTHER;
-    char *const argv[] = {(char[]){"mkfs.btrfs"}, (char[]){"-q"}, (char[]){"-m"}, (char[]){"single"},
-                          strdupa(image), NULL};
+    char *const argv[] = {(char[]){"mkfs.btrfs"}, (char[]){"-q"}, (char[]){"-m"},
+                          (char[]){"single"},     strdupa(image), NULL};
     char *const envp[] = {NULL};
     int status;
     pid_t pid;

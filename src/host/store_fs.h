@@ -10,9 +10,9 @@
 #include <stdint.h>
 
 struct store_fs {
-    const char *dir;    /* the mount point; exists */
-    const char *image;  /* where the image is or will be made */
-    uint64_t size_mib;  /* of a new image */
+    const char *dir;   /* the mount point; exists */
+    const char *image; /* where the image is or will be made */
+    uint64_t size_mib; /* of a new image */
 };
 
 enum store_fs_kind {

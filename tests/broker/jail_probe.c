@@ -71,9 +71,10 @@ static void report_identity(void) {
     for (unsigned long c = 0; prctl(PR_CAPBSET_READ, c, 0, 0, 0) >= 0; c++)
         bounding += prctl(PR_CAPBSET_READ, c, 0, 0, 0) == 1;
     (void)uname(&name);
-    say("\"pid\": %d, \"ppid\": %d, \"uids\": [%u, %u, %u], \"gids\": [%u, %u, %u], \"groups\": %d, ", getpid(), getppid(),
-        r, e, s, rg, eg, sg, getgroups(0, NULL));
-    say("\"caps\": %u, \"bounding\": %u, \"no_new_privs\": %d, \"seccomp\": %d, \"securebits\": %d, \"hostname\": \"%s\", ",
+    say("\"pid\": %d, \"ppid\": %d, \"uids\": [%u, %u, %u], \"gids\": [%u, %u, %u], \"groups\": %d, ", getpid(),
+        getppid(), r, e, s, rg, eg, sg, getgroups(0, NULL));
+    say("\"caps\": %u, \"bounding\": %u, \"no_new_privs\": %d, \"seccomp\": %d, \"securebits\": %d, \"hostname\": "
+        "\"%s\", ",
         caps[0].effective | caps[0].permitted | caps[0].inheritable | caps[1].effective | caps[1].permitted |
             caps[1].inheritable,
         bounding, prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0), prctl(PR_GET_SECCOMP, 0, 0, 0, 0),
@@ -179,7 +180,8 @@ static void report_file(const char *path, const struct stat *st, bool *first) {
     }
     if (fd >= 0)
         (void)close(fd);
-    say("%s{\"path\": \"%s\", \"type\": \"%s\", \"uid\": %u, \"mode\": %u, \"size\": %lld, \"readable\": %s, \"writable\": %s}",
+    say("%s{\"path\": \"%s\", \"type\": \"%s\", \"uid\": %u, \"mode\": %u, \"size\": %lld, \"readable\": %s, "
+        "\"writable\": %s}",
         separator(first), path, type, st->st_uid, st->st_mode & 07777, (long long)st->st_size,
         readable ? "true" : "false", writable ? "true" : "false");
 }
@@ -297,7 +299,9 @@ static void send_fds(int sock, const char *text, const int *fds, size_t n) {
     } control = {0};
     char copy[256];
     struct iovec iov = {.iov_base = copy, .iov_len = strlen(text)};
-    struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.room,
+    struct msghdr msg = {.msg_iov = &iov,
+                         .msg_iovlen = 1,
+                         .msg_control = control.room,
                          .msg_controllen = sizeof(control.room)};
     struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
 
@@ -373,7 +377,7 @@ int main(int argc, char **argv) {
         (void)snprintf(vmm_report, sizeof(vmm_report), "null");
     if (boot)
         (void)!write(FD_DEVICES, "device state", 12);
-    (void)snprintf(answer, sizeof(answer), "{\"vm\": %s, \"vmm\": %s, \"config\": %s, \"stub_pid\": %s}", report, vmm_report,
-                   n > 0 ? config : "null", argv[2]);
+    (void)snprintf(answer, sizeof(answer), "{\"vm\": %s, \"vmm\": %s, \"config\": %s, \"stub_pid\": %s}", report,
+                   vmm_report, n > 0 ? config : "null", argv[2]);
     serve(answer, (pid_t)strtol(argv[2], NULL, 10));
 }

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A message to the broker: parses or is refused with a reason; what parses keeps the limits of the table. */
+#include "broker/request.h"
+#include "fuzz.h"
+#include "vm/vm_config.h"
+#include <string.h>
+
+static void check_start(const struct request *r) {
+    FUZZ_CHECK(id_is_valid(r->id, r->mode == MODE_CLONE ? "sbx" : "tpb"));
+    FUZZ_CHECK(request_key_is_valid(r->template, SHA256_HEX_SIZE - 1));
+    FUZZ_CHECK((r->mode == MODE_CLONE) == request_key_is_valid(r->snapshot, BROKER_KEY_SIZE - 1));
+    FUZZ_CHECK(r->vcpus >= 1 && r->vcpus <= VM_CONFIG_VCPUS_MAX);
+    FUZZ_CHECK(r->memory_mib >= VM_CONFIG_MEMORY_MIB_MIN && r->memory_mib <= VM_CONFIG_MEMORY_MIB_MAX);
+    FUZZ_CHECK(r->kernel <= KERNEL_LEAN && r->accelerator <= ACCELERATOR_KVM);
+    FUZZ_CHECK(json_is_object(r->config));
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    struct sp_error err = {0};
+    struct request r;
+
+    if (request_parse((const char *)data, size, &r, &err) < 0) {
+        FUZZ_CHECK(err.code != SP_OK && err.text[0]);
+        FUZZ_CHECK(!r.config && !r.manifest && !r.known);
+        return 0;
+    }
+    FUZZ_CHECK(size <= BROKER_MESSAGE_MAX && r.type < REQUEST_COUNT_);
+    if (r.type == REQUEST_VM_START)
+        check_start(&r);
+    if (r.type == REQUEST_VM_STOP || r.type == REQUEST_SNAPSHOT_SEAL)
+        FUZZ_CHECK(request_id_is_valid(r.id));
+    if (r.type == REQUEST_SNAPSHOT_SEAL || r.type == REQUEST_SNAPSHOT_REMOVE)
+        FUZZ_CHECK(request_key_is_valid(r.snapshot, BROKER_KEY_SIZE - 1));
+    if (r.type == REQUEST_TEMPLATE_REMOVE)
+        FUZZ_CHECK(request_key_is_valid(r.template, SHA256_HEX_SIZE - 1));
+    FUZZ_CHECK(r.n_known <= BROKER_KNOWN_MAX);
+    for (size_t i = 0; i < r.n_known; i++)
+        FUZZ_CHECK(request_id_is_valid(r.known[i]));
+    request_done(&r);
+    return 0;
+}
