@@ -17,6 +17,15 @@ static int check_attach(struct request *rq, const struct session_attach *a) {
     return 0;
 }
 
+/* What the caller did not say, the template does; its directory goes with its user, another user starts at home. */
+static void put_defaults(json_t *o, const struct session_attach *a) {
+    bool chose_user = !json_is_null(json_object_get(o, "user"));
+    if (!chose_user && a->user)
+        put_text(o, "user", a->user);
+    if (!chose_user && a->workdir && json_is_null(json_object_get(o, "cwd")))
+        put_text(o, "cwd", a->workdir);
+}
+
 static void put_command(json_t *o, const char *command_text) {
     static const char *const fields[] = {"command", "args", "env", "cwd", "user", "pty", "stdin", "timeout_s", "on_disconnect"};
     _cleanup_json_ json_t *command = json_of_text(command_text, json_object());
@@ -56,6 +65,7 @@ int handle_attach(struct request *rq) {
     put_text(o, "process_id", a.session.process_id);
     put_text(o, "node_id", a.node_id);
     put_command(o, a.session.command);
+    put_defaults(o, &a);
     put_bool(o, "may_start", a.session.state == SESSION_CREATED);
     put_text(o, "sandbox_state", sandbox_state_name(a.sandbox_state));
     put_time(o, "expires_at", a.session.expires_ms);

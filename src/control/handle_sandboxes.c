@@ -17,14 +17,11 @@
 #define NO_ROOM_RETRY_S 5
 
 /* {operation_id, operation, sandbox}, and what a caller may wait for. */
-static int answer_accepted(struct request *rq, const char *operation_id, const char *sandbox_id) {
-    _cleanup_result_ struct store_result *op_res = NULL, *sandbox_res = NULL;
+static int answer_accepted(struct request *rq, const char *operation_id) {
+    _cleanup_result_ struct store_result *res = NULL;
     struct operation op;
     struct sandbox b;
-    int r = operation_get(rq->db, operation_id, rq->auth.tenant_id, &op_res, &op, &rq->err);
-    if (r == 0)
-        r = sandbox_get(rq->db, sandbox_id ? sandbox_id : op.sandbox_id, rq->auth.tenant_id, false, &sandbox_res, &b,
-                        &rq->err);
+    int r = sandbox_get_by_operation(rq->db, operation_id, rq->auth.tenant_id, &res, &op, &b, &rq->err);
     if (r < 0)
         return r;
     json_t *o = json_object();
@@ -43,7 +40,7 @@ static int answer_accepted(struct request *rq, const char *operation_id, const c
 int refresh_sandbox_accepted(struct request *rq) {
     char id[ID_SIZE];
     (void)text_copy(id, sizeof(id), rq->wait_key);
-    return answer_accepted(rq, id, NULL);
+    return answer_accepted(rq, id);
 }
 
 /* ---- create ---- */
@@ -128,7 +125,7 @@ static int insert(struct request *rq, struct sandbox_new_row *n) {
     n->machine_id = machine_id;
     n->timeout_s = rq->c->settings.create_timeout_s;
     r = lifecycle_create(rq->db, n, &rq->err);
-    return r < 0 ? r : answer_accepted(rq, operation_id, id);
+    return r < 0 ? r : answer_accepted(rq, operation_id);
 }
 
 int handle_sandbox_create(struct request *rq) {
@@ -248,8 +245,8 @@ int handle_sandbox_delete(struct request *rq) {
     if (r < 0)
         return r;
     if (b.delete_operation_id)
-        return answer_accepted(rq, b.delete_operation_id, id);
+        return answer_accepted(rq, b.delete_operation_id);
     id_new(operation_id, ID_OPERATION);
     r = lifecycle_delete(rq->db, &b, operation_id, &rq->err);
-    return r < 0 ? r : answer_accepted(rq, operation_id, id);
+    return r < 0 ? r : answer_accepted(rq, operation_id);
 }

@@ -13,7 +13,7 @@ static int add_outbox(struct store *s, const char *sandbox_id, const char *reaso
     struct pg_args a = {0};
     pg_text(&a, sandbox_id);
     pg_text(&a, reason);
-    int r = pg_run(s, "INSERT INTO outbox (sandbox_id, reason) VALUES ($1, $2)", &a, NULL, err);
+    int r = pg_queue(s, "INSERT INTO outbox (sandbox_id, reason) VALUES ($1, $2)", &a, err);
     return r < 0 ? r : pg_notify(s, 'r', "", err);
 }
 
@@ -41,7 +41,7 @@ int lifecycle_create(struct store *s, const struct sandbox_new_row *n, struct sp
     pg_text(&a, n->operation_id);
     pg_int(&a, (int64_t)n->timeout_s);
     pg_text(&a, note);
-    return pg_run(s,
+    return pg_queue(s,
                   "WITH b AS (INSERT INTO sandboxes (id, tenant_id, name, state, template_id, template_name, template_tag, "
                   "digest, vcpus, memory_mib, metadata, env, hostname, machine_id, node_id, operation_id) "
                   "VALUES ($1, $2, $3, 'creating', $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)), "
@@ -49,7 +49,7 @@ int lifecycle_create(struct store *s, const struct sandbox_new_row *n, struct sp
                   "VALUES ($15, $2, $1, 'create', 'pending', now() + $16::bigint * interval '1 second')), "
                   "x AS (INSERT INTO outbox (sandbox_id, reason) VALUES ($1, 'create')) "
                   "SELECT pg_notify('space', $17)",
-                  &a, NULL, err);
+                  &a, err);
 }
 
 /* ---- ends ---- */
@@ -57,17 +57,16 @@ int lifecycle_create(struct store *s, const struct sandbox_new_row *n, struct sp
 int lifecycle_finish_operation(struct store *s, const char *operation_id, enum failure failure, const char *message,
                                struct sp_error *err) {
     struct pg_args a = {0};
-    uint64_t n = 0;
     pg_text(&a, operation_id);
     pg_text(&a, failure == FAILURE_NONE ? "succeeded" : "failed");
     pg_text_or_null(&a, failure_name(failure));
     pg_text(&a, failure == FAILURE_NONE ? NULL : *message ? message : failure_text(failure));
-    int r = pg_count(s,
-                     "UPDATE operations SET state = $2, error_code = $3, error_message = $4, finished_at = now(), "
-                     "started_at = CASE WHEN $2 = 'succeeded' THEN coalesce(started_at, now()) ELSE started_at END "
-                     "WHERE id = $1 AND state IN ('pending', 'running')",
-                     &a, &n, err);
-    return r < 0 || n == 0 ? r : pg_notify(s, 'o', operation_id, err);
+    return pg_queue(s,
+                    "WITH o AS (UPDATE operations SET state = $2, error_code = $3, error_message = $4, finished_at = now(), "
+                    "started_at = CASE WHEN $2 = 'succeeded' THEN coalesce(started_at, now()) ELSE started_at END "
+                    "WHERE id = $1 AND state IN ('pending', 'running') RETURNING id) "
+                    "SELECT pg_notify('space', 'o' || id) FROM o",
+                    &a, err);
 }
 
 int lifecycle_fail_sandbox(struct store *s, const char *id, const char *operation_id, enum failure failure,
@@ -77,10 +76,9 @@ int lifecycle_fail_sandbox(struct store *s, const char *id, const char *operatio
     pg_text(&a, id);
     pg_text(&a, failure_name(failure));
     pg_text(&a, *message ? message : failure_text(failure));
-    r = pg_run(s,
+    r = pg_queue(s,
                "UPDATE sandboxes SET state = 'failed', ready = false, error_code = $2, error_message = $3, "
-               "operation_id = NULL, updated_at = now() WHERE id = $1",
-               &a, NULL, err);
+               "operation_id = NULL, updated_at = now() WHERE id = $1", &a, err);
     if (r == 0 && operation_id)
         r = lifecycle_finish_operation(s, operation_id, failure, message, err);
     if (r == 0)
@@ -91,11 +89,10 @@ int lifecycle_fail_sandbox(struct store *s, const char *id, const char *operatio
 int lifecycle_end_delete(struct store *s, const char *id, const char *operation_id, struct sp_error *err) {
     struct pg_args a = {0};
     pg_text(&a, id);
-    int r = pg_run(s,
+    int r = pg_queue(s,
                    "UPDATE sandboxes SET state = 'deleted', ready = false, operation_id = NULL, deleted_at = now(), "
                    "released_at = CASE WHEN node_id IS NOT NULL THEN coalesce(released_at, now()) END, "
-                   "updated_at = now() WHERE id = $1",
-                   &a, NULL, err);
+                   "updated_at = now() WHERE id = $1", &a, err);
     if (r == 0 && operation_id)
         r = lifecycle_finish_operation(s, operation_id, FAILURE_NONE, "", err);
     return r;
@@ -108,20 +105,18 @@ static int insert_delete(struct store *s, const struct sandbox *b, const char *o
     pg_text(&a, b->id);
     pg_text(&a, b->tenant_id);
     pg_text(&a, operation_id);
-    int r = pg_run(s,
+    int r = pg_queue(s,
                    "INSERT INTO operations (id, tenant_id, sandbox_id, kind, state, started_at) "
-                   "VALUES ($3, $2, $1, 'delete', 'running', now())",
-                   &a, NULL, err);
+                   "VALUES ($3, $2, $1, 'delete', 'running', now())", &a, err);
     if (r < 0)
         return r;
     a.n = 0;
     pg_text(&a, b->id);
     pg_text(&a, operation_id);
     pg_bool(&a, b->node_id && !b->is_released);
-    return pg_run(s,
+    return pg_queue(s,
                   "UPDATE sandboxes SET ready = false, operation_id = $2, delete_operation_id = $2, updated_at = now(), "
-                  "state = CASE WHEN $3::boolean THEN 'deleting' ELSE state END WHERE id = $1",
-                  &a, NULL, err);
+                  "state = CASE WHEN $3::boolean THEN 'deleting' ELSE state END WHERE id = $1", &a, err);
 }
 
 int lifecycle_delete(struct store *s, const struct sandbox *b, const char *operation_id, struct sp_error *err) {
@@ -220,7 +215,7 @@ static int assign(struct store *s, const struct work *w, enum plan_verb *ret_ver
         return r;
     pg_text(&a, w->id);
     pg_text(&a, node_id);
-    r = pg_run(s, "UPDATE sandboxes SET node_id = $2, updated_at = now() WHERE id = $1", &a, NULL, err);
+    r = pg_queue(s, "UPDATE sandboxes SET node_id = $2, updated_at = now() WHERE id = $1", &a, err);
     if (r == 0)
         r = pg_notify(s, 'n', node_id, err);
     if (r == 0)

@@ -56,7 +56,7 @@ int node_register(struct store *s, const struct node_report *n, bool *ret_reboot
     pg_text(&a, n->kernels);
     pg_text(&a, n->gateway_url);
     add_capacity(&a, &n->capacity);
-    r = pg_run(s,
+    r = pg_queue(s,
                "INSERT INTO nodes (id, boot_id, hostname, version, accelerator, vmm, kernels, gateway_url, vcpus, "
                "memory_mib, disk_mib, max_sandboxes) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) "
                "ON CONFLICT (id) DO UPDATE SET boot_id = excluded.boot_id, hostname = excluded.hostname, "
@@ -65,7 +65,7 @@ int node_register(struct store *s, const struct node_report *n, bool *ret_reboot
                "memory_mib = excluded.memory_mib, disk_mib = excluded.disk_mib, "
                "max_sandboxes = excluded.max_sandboxes, registered_at = now(), last_seen_at = now(), "
                "desired_revision = nodes.desired_revision + 1",
-               &a, NULL, err);
+               &a, err);
     if (r == 0)
         r = pg_notify(s, 'n', n->id, err);
     if (r == 0)
@@ -79,7 +79,11 @@ int node_touch(struct store *s, const char *id, uint64_t *ret_revision, struct s
     _cleanup_result_ struct store_result *res = NULL;
     struct pg_args a = {0};
     pg_text(&a, id);
-    int r = pg_run(s, "UPDATE nodes SET last_seen_at = now() WHERE id = $1 RETURNING desired_revision", &a, &res, err);
+    /* To within a second: a poll that finds nothing new writes nothing. */
+    int r = pg_run(s,
+                   "WITH t AS (UPDATE nodes SET last_seen_at = now() WHERE id = $1 "
+                   "AND last_seen_at < now() - interval '1 second') SELECT desired_revision FROM nodes WHERE id = $1",
+                   &a, &res, err);
     if (r < 0)
         return r;
     if (pg_rows(res) == 0)
@@ -92,16 +96,16 @@ int node_set_capacity(struct store *s, const char *id, const struct node_capacit
     struct pg_args a = {0};
     pg_text(&a, id);
     add_capacity(&a, c);
-    return pg_run(s,
-                  "UPDATE nodes SET vcpus = $2, memory_mib = $3, disk_mib = $4, max_sandboxes = $5, last_seen_at = now() "
-                  "WHERE id = $1",
-                  &a, NULL, err);
+    return pg_queue(s,
+                    "UPDATE nodes SET vcpus = $2, memory_mib = $3, disk_mib = $4, max_sandboxes = $5, "
+                    "last_seen_at = now() WHERE id = $1",
+                    &a, err);
 }
 
 int node_poke(struct store *s, const char *id, struct sp_error *err) {
     struct pg_args a = {0};
     pg_text(&a, id);
-    int r = pg_run(s, "UPDATE nodes SET desired_revision = desired_revision + 1 WHERE id = $1", &a, NULL, err);
+    int r = pg_queue(s, "UPDATE nodes SET desired_revision = desired_revision + 1 WHERE id = $1", &a, err);
     return r < 0 ? r : pg_notify(s, 'n', id, err);
 }
 
@@ -192,7 +196,7 @@ static int take(struct store *s, const char *id, uint64_t vcpus, uint64_t memory
     struct plan_node plan_row;
     struct node row;
     pg_text(&a, id);
-    int r = pg_run(s, "UPDATE nodes SET desired_revision = desired_revision + 1 WHERE id = $1", &a, NULL, err);
+    int r = pg_queue(s, "UPDATE nodes SET desired_revision = desired_revision + 1 WHERE id = $1", &a, err);
     if (r == 0)
         r = pg_run(s, "SELECT " COLUMNS " FROM nodes n" USAGE "WHERE n.id = $1", &a, &res, err);
     if (r < 0)

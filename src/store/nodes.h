@@ -14,10 +14,11 @@ struct node_report {
 };
 /* In a transaction. *ret_rebooted: it was known under another boot id; the sandboxes that ran there have been failed. */
 int node_register(struct store *s, const struct node_report *n, bool *ret_rebooted, struct sp_error *err);
-/* Notes that it was heard of. *ret_revision: of its desired list. SP_E_NOT_FOUND: it never registered. */
+/* Notes that it was heard of, to within a second. *ret_revision: of its desired list. SP_E_NOT_FOUND: it never registered. */
 int node_touch(struct store *s, const char *id, uint64_t *ret_revision, struct sp_error *err);
+/* In a transaction. */
 int node_set_capacity(struct store *s, const char *id, const struct node_capacity *c, struct sp_error *err);
-/* Its desired list changed: a new revision, told when the transaction commits. */
+/* In a transaction: its desired list changed: a new revision, told when the transaction commits. */
 int node_poke(struct store *s, const char *id, struct sp_error *err);
 
 struct node {

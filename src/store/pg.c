@@ -62,7 +62,7 @@ int pg_notify(struct store *s, char kind, const char *id, struct sp_error *err) 
     struct pg_args a = {0};
     (void)snprintf(payload, sizeof(payload), "%c%.80s", kind, id);
     pg_text(&a, payload);
-    return pg_run(s, "SELECT pg_notify('space', $1)", &a, NULL, err);
+    return pg_queue(s, "SELECT pg_notify('space', $1)", &a, err);
 }
 
 int pg_rows(const struct store_result *r) {

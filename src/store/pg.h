@@ -24,11 +24,14 @@ void pg_null(struct pg_args *a);
 
 /* a may be NULL. ret may be NULL when rows do not matter. */
 int pg_run(struct store *s, const char *sql, const struct pg_args *a, struct store_result **ret, struct sp_error *err);
-/* The same; *ret_rows is the number of rows given back or touched. */
+/* Inside a transaction, for statements whose rows nobody looks at: goes out together with the next pg_run() or the commit
+ * and costs no round trip of its own. Should it fail, that one fails with its error. */
+int pg_queue(struct store *s, const char *sql, const struct pg_args *a, struct sp_error *err);
+/* The same as pg_run; *ret_rows is the number of rows given back or touched. */
 int pg_count(struct store *s, const char *sql, const struct pg_args *a, uint64_t *ret_rows, struct sp_error *err);
 /* Several statements of plain text at once, not prepared. */
 int pg_script(struct store *s, const char *sql, struct sp_error *err);
-/* pg_notify on the one channel, sent when the transaction commits. Kind: 'n' node, 'o' operation, 'r' reconcile. */
+/* pg_notify on the one channel, queued; heard when the transaction commits. Kind: 'n' node, 'o' operation, 'r' reconcile. */
 int pg_notify(struct store *s, char kind, const char *id, struct sp_error *err);
 
 int pg_rows(const struct store_result *r);

@@ -2,6 +2,7 @@
 /* The columns of a sandbox in one place, and the reads that use them. */
 #include "store/sandboxes.h"
 #include "model/limits.h"
+#include "store/operation_columns.h"
 #include "store/pg.h"
 
 #define STRING_(x) #x
@@ -15,6 +16,7 @@ _Static_assert(LIMIT_VALUE_node_lost_ms == 30000, "LOST_AFTER says the same");
     "n.gateway_url, s.released_at IS NOT NULL, s.operation_id, s.delete_operation_id, s.error_code, s.error_message, "  \
     "s.accelerator, s.kernel, s.vmm, s.timings, " PG_MS("s.created_at") ", " PG_US("s.created_at")                       \
     ", " PG_MS("s.updated_at") ", " PG_MS("s.started_at") ", " PG_MS("s.deleted_at")
+#define N_COLUMNS 28
 #define FROM " FROM sandboxes s LEFT JOIN nodes n ON n.id = s.node_id "
 
 int sandbox_row(const struct store_result *res, int row, struct sandbox *ret, struct sp_error *err) {
@@ -72,6 +74,32 @@ int sandbox_get(struct store *s, const char *id, const char *tenant_id, bool loc
     if (r == 0)
         *ret_res = TAKE_PTR(res);
     return r;
+}
+
+int sandbox_get_by_operation(struct store *s, const char *operation_id, const char *tenant_id,
+                             struct store_result **ret_res, struct operation *ret_operation, struct sandbox *ret,
+                             struct sp_error *err) {
+    _cleanup_result_ struct store_result *res = NULL;
+    struct operation op;
+    struct pg_args a = {0};
+    pg_text(&a, operation_id);
+    pg_text(&a, tenant_id);
+    int r = pg_run(s,
+                   "SELECT " COLUMNS ", " OPERATION_COLUMNS FROM "JOIN operations o ON o.sandbox_id = s.id "
+                   "WHERE o.id = $1 AND o.tenant_id = $2",
+                   &a, &res, err);
+    if (r < 0)
+        return r;
+    if (pg_rows(res) == 0)
+        return sp_error_set(err, SP_E_NOT_FOUND, "no operation %s", operation_id);
+    r = operation_row_at(res, 0, N_COLUMNS, &op, err);
+    if (r == 0)
+        r = sandbox_row(res, 0, ret, err);
+    if (r < 0)
+        return r;
+    *ret_operation = op;
+    *ret_res = TAKE_PTR(res);
+    return 0;
 }
 
 /* The two partial indexes are chosen by these texts, so they stay literal. */

@@ -3,6 +3,7 @@
 #pragma once
 #include "base/random.h"
 #include "model/states.h"
+#include "store/operations.h"
 #include "store/store.h"
 
 struct sandbox { /* pointers borrow from the result; NULL where the row has null */
@@ -24,6 +25,10 @@ int sandbox_row(const struct store_result *res, int row, struct sandbox *ret, st
 /* tenant_id NULL: of any. `lock` keeps others from changing it until the transaction ends. SP_E_NOT_FOUND. */
 int sandbox_get(struct store *s, const char *id, const char *tenant_id, bool lock, struct store_result **ret_res,
                 struct sandbox *ret, struct sp_error *err);
+/* An operation and its sandbox in one read. */
+int sandbox_get_by_operation(struct store *s, const char *operation_id, const char *tenant_id,
+                             struct store_result **ret_res, struct operation *ret_operation, struct sandbox *ret,
+                             struct sp_error *err);
 struct sandbox_filter {
     const char *tenant_id;
     const char *state, *name; /* NULL: all (deleted ones only when asked for) */

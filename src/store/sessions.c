@@ -47,10 +47,10 @@ int session_insert(struct store *s, const struct session_new_row *n, struct sp_e
     pg_text(&a, n->command);
     pg_text(&a, n->attach_url);
     pg_int(&a, (int64_t)n->expires_in_s);
-    return pg_run(s,
+    return pg_queue(s,
                   "INSERT INTO sessions (id, tenant_id, sandbox_id, process_id, token_hash, state, command, attach_url, "
                   "expires_at) VALUES ($1, $2, $3, $4, $5, 'created', $6, $7, now() + $8::bigint * interval '1 second')",
-                  &a, NULL, err);
+                  &a, err);
 }
 
 int session_get(struct store *s, const char *id, const char *tenant_id, struct store_result **ret_res,
@@ -108,8 +108,9 @@ int session_attach(struct store *s, const char *id, const uint8_t token_hash[SHA
     struct pg_args a = {0};
     pg_text(&a, id);
     int r = pg_run(s,
-                   "SELECT " COLUMNS ", b.state, b.node_id, x.token_hash FROM sessions x "
-                   "JOIN sandboxes b ON b.id = x.sandbox_id WHERE x.id = $1",
+                   "SELECT " COLUMNS ", b.state, b.node_id, x.token_hash, t.manifest::jsonb ->> 'user', "
+                   "t.manifest::jsonb ->> 'workdir' FROM sessions x JOIN sandboxes b ON b.id = x.sandbox_id "
+                   "LEFT JOIN templates t ON t.id = b.template_id WHERE x.id = $1",
                    &a, &res, err);
     if (r < 0)
         return r;
@@ -123,6 +124,8 @@ int session_attach(struct store *s, const char *id, const uint8_t token_hash[SHA
     if (r < 0)
         return r;
     found.node_id = pg_get(res, 0, N_COLUMNS + 1);
+    found.user = pg_get(res, 0, N_COLUMNS + 3);
+    found.workdir = pg_get(res, 0, N_COLUMNS + 4);
     *ret = found;
     *ret_res = TAKE_PTR(res);
     return 0;
@@ -172,8 +175,8 @@ int session_report_exited(struct store *s, const char *id, const struct session_
 int session_lose_all(struct store *s, const char *sandbox_id, struct sp_error *err) {
     struct pg_args a = {0};
     pg_text(&a, sandbox_id);
-    return pg_run(s,
-                  "UPDATE sessions SET state = 'lost', exited_at = now() WHERE sandbox_id = $1 "
-                  "AND state IN ('created', 'started')",
-                  &a, NULL, err);
+    return pg_queue(s,
+                    "UPDATE sessions SET state = 'lost', exited_at = now() WHERE sandbox_id = $1 "
+                    "AND state IN ('created', 'started')",
+                    &a, err);
 }

@@ -35,7 +35,8 @@ int session_count_open(struct store *s, const char *sandbox_id, uint64_t *ret, s
 struct session_attach {
     struct session session;
     enum sandbox_state sandbox_state;
-    const char *node_id; /* may be NULL */
+    const char *node_id;         /* may be NULL */
+    const char *user, *workdir;  /* the template's defaults; may be NULL */
 };
 /* SP_E_NOT_FOUND no such session; SP_E_UNAUTHORIZED wrong token. */
 int session_attach(struct store *s, const char *id, const uint8_t token_hash[SHA256_SIZE], struct store_result **ret_res,

@@ -37,6 +37,7 @@ void store_disconnect(struct store *s) {
     PQfinish(s->conn);
     s->conn = NULL;
     s->n_prepared = 0;
+    s->queued = 0;
     s->in_transaction = false;
 }
 
@@ -183,27 +184,32 @@ static int flush_out(struct store *s, struct deadline d, struct sp_error *err) {
     return left == 0 ? 0 : lost(s, err, "connection lost");
 }
 
-/* The last result of what was sent; the earlier ones are only of interest when they failed. */
-static int gather(struct store *s, PGresult **ret, struct sp_error *err) {
-    struct deadline d = deadline_in_ms(s->timeout_ms);
-    PGresult *last = NULL, *res;
-    int r = flush_out(s, d, err);
-    while (r == 0) {
-        while (r == 0 && PQisBusy(s->conn)) {
-            struct pollfd p = {.fd = PQsocket(s->conn), .events = POLLIN};
-            if (poll(&p, 1, deadline_poll_ms(d)) == 0)
-                r = lost(s, err, "a statement took too long");
-            else if (!PQconsumeInput(s->conn))
-                r = lost(s, err, "connection lost");
-        }
-        if (r < 0)
-            break;
-        res = PQgetResult(s->conn);
-        if (!res)
-            break;
-        bool failed = last && PQresultStatus(last) == PGRES_FATAL_ERROR;
-        PQclear(failed ? res : last);
-        last = failed ? last : res;
+/* The next result, NULL at the end of a statement's. */
+static int next_result(struct store *s, struct deadline d, PGresult **ret, struct sp_error *err) {
+    while (PQisBusy(s->conn)) {
+        struct pollfd p = {.fd = PQsocket(s->conn), .events = POLLIN};
+        if (poll(&p, 1, deadline_poll_ms(d)) == 0)
+            return lost(s, err, "a statement took too long");
+        if (!PQconsumeInput(s->conn))
+            return lost(s, err, "connection lost");
+    }
+    *ret = PQgetResult(s->conn);
+    return 0;
+}
+
+static bool has_failed(const PGresult *res) {
+    ExecStatusType status = PQresultStatus(res);
+    return status != PGRES_COMMAND_OK && status != PGRES_TUPLES_OK;
+}
+
+/* The result of one statement: the first that failed, else the last (a script gives several). */
+static int gather_one(struct store *s, struct deadline d, PGresult **ret, struct sp_error *err) {
+    PGresult *last = NULL, *res = NULL;
+    int r;
+    while ((r = next_result(s, d, &res, err)) == 0 && res) {
+        bool keep_last = last && has_failed(last);
+        PQclear(keep_last ? res : last);
+        last = keep_last ? last : res;
     }
     if (r == 0 && !last)
         r = lost(s, err, "connection lost");
@@ -215,13 +221,48 @@ static int gather(struct store *s, PGresult **ret, struct sp_error *err) {
     return 0;
 }
 
-static int finish(struct store *s, struct store_result **ret, struct sp_error *err) {
+/* The mark that ends a pipeline. */
+static int gather_sync(struct store *s, struct deadline d, struct sp_error *err) {
     PGresult *res = NULL;
-    int r = gather(s, &res, err);
+    int r = next_result(s, d, &res, err);
+    bool good = r == 0 && res && PQresultStatus(res) == PGRES_PIPELINE_SYNC;
+    PQclear(res);
+    if (r == 0 && (!good || !PQexitPipelineMode(s->conn)))
+        r = lost(s, err, "the pipeline broke");
+    return r;
+}
+
+/* Results of everything that was queued and of the last statement: the first that failed, else the last one's. */
+static int gather(struct store *s, bool is_pipeline, PGresult **ret, struct sp_error *err) {
+    struct deadline d = deadline_in_ms(s->timeout_ms);
+    PGresult *kept = NULL, *res = NULL;
+    unsigned n = s->queued + 1;
+    int r = flush_out(s, d, err);
+    s->queued = 0;
+    for (unsigned i = 0; r == 0 && i < n; i++) {
+        r = gather_one(s, d, &res, err);
+        if (r < 0)
+            break;
+        bool keep = kept && has_failed(kept);
+        PQclear(keep ? res : kept);
+        kept = keep ? kept : res;
+    }
+    if (r == 0 && is_pipeline)
+        r = gather_sync(s, d, err);
+    if (r < 0) {
+        PQclear(kept);
+        return r;
+    }
+    *ret = kept;
+    return 0;
+}
+
+static int finish(struct store *s, bool is_pipeline, struct store_result **ret, struct sp_error *err) {
+    PGresult *res = NULL;
+    int r = gather(s, is_pipeline, &res, err);
     if (r < 0)
         return r;
-    ExecStatusType status = PQresultStatus(res);
-    if (status != PGRES_COMMAND_OK && status != PGRES_TUPLES_OK) {
+    if (has_failed(res)) {
         r = refused(s, res, err);
         PQclear(res);
         return r;
@@ -243,6 +284,15 @@ static int send_failed(struct store *s, struct sp_error *err) {
     return lost(s, err, first_line(line, PQerrorMessage(s->conn)));
 }
 
+/* Finds out how what was queued went. */
+static int settle(struct store *s, struct sp_error *err) {
+    if (s->queued == 0)
+        return 0;
+    s->queued--; /* the last one counts as the statement that is gathered for */
+    return PQpipelineSync(s->conn) ? finish(s, true, NULL, err) : send_failed(s, err);
+}
+
+/* The statement's name; prepared the first time on a connection, which costs a round trip of its own. */
 static int prepare(struct store *s, const char *sql, char name[16], struct sp_error *err) {
     unsigned i = 0;
     while (i < s->n_prepared && s->prepared[i] != sql)
@@ -251,9 +301,12 @@ static int prepare(struct store *s, const char *sql, char name[16], struct sp_er
     if (i < s->n_prepared)
         return 0;
     assert(s->n_prepared < STATEMENTS_MAX);
+    int r = settle(s, err);
+    if (r < 0)
+        return r;
     if (!PQsendPrepare(s->conn, name, sql, 0, NULL))
         return send_failed(s, err);
-    int r = finish(s, NULL, err);
+    r = finish(s, false, NULL, err);
     if (r < 0)
         return r;
     s->prepared[s->n_prepared++] = sql;
@@ -269,28 +322,53 @@ static int begin_statement(struct store *s, struct sp_error *err) {
     return store_connect(s, err);
 }
 
-int pg_run(struct store *s, const char *sql, const struct pg_args *a, struct store_result **ret, struct sp_error *err) {
+static int send(struct store *s, const char *sql, const struct pg_args *a, struct sp_error *err) {
     static const struct pg_args none;
     char name[16];
     int r = begin_statement(s, err);
-    if (r < 0)
-        return r;
-    r = prepare(s, sql, name, err);
+    if (r == 0)
+        r = prepare(s, sql, name, err);
     if (r < 0)
         return r;
     a = a ? a : &none;
     if (!PQsendQueryPrepared(s->conn, name, (int)a->n, a->values, a->lengths, a->formats, 0))
         return send_failed(s, err);
-    return finish(s, ret, err);
+    return 0;
+}
+
+int pg_run(struct store *s, const char *sql, const struct pg_args *a, struct store_result **ret, struct sp_error *err) {
+    int r = send(s, sql, a, err);
+    bool is_pipeline = r == 0 && s->queued > 0;
+    if (r == 0 && is_pipeline && !PQpipelineSync(s->conn))
+        r = send_failed(s, err);
+    return r < 0 ? r : finish(s, is_pipeline, ret, err);
+}
+
+int pg_queue(struct store *s, const char *sql, const struct pg_args *a, struct sp_error *err) {
+    char name[16];
+    int r = begin_statement(s, err);
+    assert(s->in_transaction || strcmp(sql, "BEGIN") == 0);
+    if (r == 0)
+        r = prepare(s, sql, name, err);
+    if (r < 0)
+        return r;
+    if (s->queued == 0 && !PQenterPipelineMode(s->conn))
+        return send_failed(s, err);
+    r = send(s, sql, a, err);
+    if (r == 0)
+        s->queued++;
+    return r;
 }
 
 int pg_script(struct store *s, const char *sql, struct sp_error *err) {
     int r = begin_statement(s, err);
+    if (r == 0)
+        r = settle(s, err);
     if (r < 0)
         return r;
     if (!PQsendQuery(s->conn, sql))
         return send_failed(s, err);
-    return finish(s, NULL, err);
+    return finish(s, false, NULL, err);
 }
 
 int store_ping(struct store *s, struct sp_error *err) {
@@ -301,7 +379,7 @@ int store_ping(struct store *s, struct sp_error *err) {
 
 int store_begin(struct store *s, struct sp_error *err) {
     assert(!s->in_transaction);
-    int r = pg_run(s, "BEGIN", NULL, NULL, err);
+    int r = pg_queue(s, "BEGIN", NULL, err);
     if (r == 0)
         s->in_transaction = true;
     return r;
@@ -322,7 +400,9 @@ int store_commit(struct store *s, struct sp_error *err) {
 
 void store_rollback(struct store *s) {
     bool should_retry = s->should_retry, unknown = s->outcome_is_unknown;
-    if (s->in_transaction && s->conn && pg_script(s, "ROLLBACK", NULL) < 0)
+    if (s->conn)
+        (void)settle(s, NULL);
+    if (s->in_transaction && s->conn && pg_run(s, "ROLLBACK", NULL, NULL, NULL) < 0)
         store_disconnect(s); /* never hand on a connection inside a transaction */
     s->in_transaction = false;
     s->should_retry = should_retry;

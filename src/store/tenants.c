@@ -67,7 +67,7 @@ int tenant_get(struct store *s, const char *id, bool lock, struct store_result *
     pg_text(&a, id);
     /* The lock comes first, in a statement of its own, so that the count below sees what was committed meanwhile. */
     if (lock)
-        r = pg_run(s, "SELECT 1 FROM tenants WHERE id = $1 FOR NO KEY UPDATE", &a, NULL, err);
+        r = pg_queue(s, "SELECT 1 FROM tenants WHERE id = $1 FOR NO KEY UPDATE", &a, err);
     if (r == 0)
         r = pg_run(s, "SELECT " COLUMNS " FROM tenants t" USAGE " WHERE t.id = $1", &a, &res, err);
     if (r < 0)

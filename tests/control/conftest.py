@@ -60,7 +60,7 @@ class World:
         codes = [c.stop() for c in self.replicas]
         for node in self.nodes:
             node.stop()
-        logs = "".join(c.log.read_text() for c in self.replicas)
+        logs = "".join(c.log.read_text() for c in self.replicas if c.log.exists())
         shutil.rmtree(self.dir, ignore_errors=True)
         assert all(code in (None, 0) for code in codes), (codes, logs[-3000:])
         for word in ("ThreadSanitizer", "AddressSanitizer", "runtime error:", "request_failed\",\"level\":\"error"):
