@@ -227,8 +227,9 @@ int qemu_build_args(const struct machine *m, enum vmm_purpose purpose, struct vm
         add_boot(&b, m, &profiles[m->acpi]);
     else
         add_restore(&b, m);
-    /* One heap for all threads: QEMU's few allocations do not contend, its arenas would cost memory. */
-    add_env(&b, "MALLOC_ARENA_MAX=1");
+    /* One heap, of huge pages where the host has them: half of what QEMU's start costs is page faults, and a third of
+     * those its heap's (measured: 1,300 of 4,000, some 20 ms). Arenas per thread would cost memory and gain nothing. */
+    add_env(&b, "GLIBC_TUNABLES=glibc.malloc.hugetlb=1:glibc.malloc.arena_max=1");
     if (b.failed) {
         vmm_args_done(ret);
         return sp_error_set(err, SP_E_INTERNAL, "QEMU's command line does not fit");
