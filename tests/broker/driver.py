@@ -16,7 +16,7 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-BUILD = pathlib.Path(os.environ.get("SPACE_BUILD_DIR", ROOT / "build-broker"))
+BUILD = pathlib.Path(os.environ.get("SPACE_BUILD_DIR", ROOT / "build"))
 PROGRAM = BUILD / "src" / "broker" / "space-broker"
 PROBE = BUILD / "tests" / "broker" / "jail_probe"
 UID_BASE = int(os.environ.get("SPACE_TEST_UID_BASE", "1820000"))
