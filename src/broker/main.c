@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "broker/broker.h"
 #include "broker/fault.h"
+#include "broker/release.h"
 #include "broker/store_ops.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -24,15 +25,16 @@
 #define STOP_TIMEOUT_MS 10000 /* for jobs that run when the broker is told to end */
 
 static const char usage[] =
-    "space-broker [--unmount] [--space-vm PROGRAM] [--preload FILE] [--enable-faults] [settings]\n\n"
+    "space-broker [--unmount | --release] [--space-vm PROGRAM] [--preload FILE] [--enable-faults] [settings]\n\n"
     "The privileged helper of a node: makes, jails and removes VMs for the node that talks to run/broker.sock.\n"
     "  --unmount        unmount the store, release its loop device and leave; refused while VMs run\n"
+    "  --release        remove every VM first, then the same\n"
     "  --space-vm       program to run in the jail of each VM (default: beside this program, or in libexec)\n"
     "  --preload        file the VMM finds as preload.so (default: the same)\n"
     "  --enable-faults  obey SPACE_FAULT, for tests";
 
 struct options {
-    bool unmount, enable_faults;
+    bool unmount, release, enable_faults;
     struct layout_programs programs;
     char **argv; /* what is left for the settings */
     int argc;
@@ -47,6 +49,8 @@ static int parse_options(struct options *o, int argc, char **argv, struct sp_err
         const char **value = NULL;
         if (strcmp(argv[i], "--unmount") == 0)
             o->unmount = true;
+        else if (strcmp(argv[i], "--release") == 0)
+            o->unmount = o->release = true;
         else if (strcmp(argv[i], "--enable-faults") == 0)
             o->enable_faults = true;
         else if (strcmp(argv[i], "--space-vm") == 0)
@@ -255,8 +259,9 @@ static int refuse_if_alive(void *ctx, const char *id) {
 }
 
 /* Refused while a VM is alive, even though the kernel would allow it: the jails have mounts of their own. */
-static int unmount_store(struct broker *b, struct sp_error *err) {
+static int unmount_store(struct broker *b, const struct options *o, struct sp_error *err) {
     struct store_fs fs;
+    enum store_fs_kind kind;
     _cleanup_close_ int lock = -1;
     int r;
 
@@ -267,6 +272,12 @@ static int unmount_store(struct broker *b, struct sp_error *err) {
         r = take_lock(b, &lock, err);
     if (r == 0)
         r = open_cgroups(b, err);
+    if (r == 0 && o->release) {
+        r = layout_open(&b->layout, &b->settings, &o->programs, &kind, err);
+        if (r == 0)
+            r = release_all(&b->layout, b->cgroups, err);
+        layout_close(&b->layout); /* its descriptors hold the store */
+    }
     if (r == 0)
         r = cgroup_list(b->cgroups, refuse_if_alive, &(struct alive_check){b->cgroups, err}, err);
     if (r == 0)
@@ -297,7 +308,7 @@ static int run(int argc, char **argv, struct sp_error *err) {
         log_set_level(level);
         broker.test_mode = options.enable_faults;
         (void)umask(0077);
-        r = options.unmount ? unmount_store(&broker, err) : run_broker(&broker, &options, err);
+        r = options.unmount ? unmount_store(&broker, &options, err) : run_broker(&broker, &options, err);
     }
     free(options.argv);
     return r;

@@ -13,6 +13,7 @@
 
 static enum output_format chosen = OUTPUT_TABLE;
 static bool progress_shown;
+static char progress_last[160];
 
 void output_set_format(enum output_format format) {
     chosen = format;
@@ -30,6 +31,9 @@ void output_progress(const char *fmt, ...) {
     va_start(ap, fmt);
     (void)vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
+    if (strcmp(text, progress_last) == 0)
+        return;
+    (void)text_copy(progress_last, sizeof progress_last, text);
     (void)fprintf(stderr, output_is_terminal() ? "\r\033[K%s" : "%s\n", text);
     (void)fflush(stderr);
     progress_shown = true;
