@@ -71,6 +71,7 @@ static const struct {
     TEXT("initrd", initrd, "default: the profile's, else made from the agent"),
     TEXT("qemu", qemu, "VMM"),
     TEXT("accelerator", accelerator, "tcg or kvm"),
+    TEXT("cpu-model", cpu_model, "default: the driver's for the accelerator"),
     TEXT("probe", probe, "shell command that must pass before the template is saved"),
     TEXT("start", start, "shell command started in the template"),
     NUMBER("vcpus", vcpus, "1"),
@@ -263,6 +264,8 @@ static char *config_json(const struct harness *h, const struct harness_vm *vm, b
                        "deadline_ms", (int)h->deadline_ms);
     if (!broker || !config)
         harness_die("configuration");
+    if (h->cpu_model[0])
+        (void)json_object_set_new(config, "cpu_model", json_string(h->cpu_model));
     if (h->probe[0] && !clone)
         (void)json_object_set_new(config, "probe", command_json(h->probe));
     if (h->start[0] && !clone)

@@ -20,7 +20,7 @@ struct harness {
     char kernel_dir[HARNESS_PATH]; /* of one profile */
     char rootfs[HARNESS_PATH], disk[HARNESS_PATH], initrd[HARNESS_PATH], qemu[HARNESS_PATH];
     char probe[HARNESS_PATH], start[HARNESS_PATH]; /* shell commands, "" for none */
-    char accelerator[8];
+    char accelerator[8], cpu_model[64];
     unsigned vcpus, memory_mib, deadline_ms, store_mib, runs;
     /* found out: */
     char space_vm[HARNESS_PATH], preload[HARNESS_PATH], kernel_file[HARNESS_PATH];
