@@ -139,9 +139,10 @@ void vm_timing(struct vm *vm, const char *step, uint64_t *since_ns) {
 
 char *vm_status_json(const struct vm *vm) {
     _cleanup_json_ json_t *timings = json_object(), *status = NULL;
-    for (size_t i = 0; i < vm->n_timings; i++) /* to an eighth of a millisecond: that prints short */
-        (void)json_object_set_new(timings, vm->timings[i].step,
-                                  json_real((double)((vm->timings[i].us + 62) / 125) / 8));
+    for (size_t i = 0; i < vm->n_timings; i++) {
+        uint64_t eighths = (vm->timings[i].us + 62) / 125; /* of a millisecond: that prints short */
+        (void)json_object_set_new(timings, vm->timings[i].step, json_real((double)eighths / 8));
+    }
     status =
         json_pack("{s:s, s:s, s:s, s:s, s:b, s:I, s:i, s:s, s:s, s:O}", "event", "status", "id", vm->config.id, "mode",
                   vm_mode_name(vm->config.mode), "state", vm_state_name(vm->state), "ready", (int)vm_is_ready(vm),

@@ -46,9 +46,19 @@ void vmm_args_done(struct vmm_args *args) {
     *args = (struct vmm_args){0};
 }
 
+/* Decimal digits at *s, which moves behind them; false when there are none or too many. */
+static bool take_number(const char **s, unsigned *ret) {
+    size_t n = strspn(*s, "0123456789");
+    *ret = 0;
+    for (size_t i = 0; i < n && n <= 4; i++)
+        *ret = *ret * 10 + (unsigned)((*s)[i] - '0');
+    *s += n;
+    return n > 0 && n <= 4;
+}
+
 bool qemu_version_at_least(const char *version, unsigned major, unsigned minor) {
-    unsigned have_major = 0, have_minor = 0;
-    if (sscanf(version, "%4u.%4u", &have_major, &have_minor) != 2)
+    unsigned have_major, have_minor;
+    if (!take_number(&version, &have_major) || *version++ != '.' || !take_number(&version, &have_minor))
         return false;
     return have_major > major || (have_major == major && have_minor >= minor);
 }
@@ -83,6 +93,7 @@ struct builder {
     bool failed;
 };
 
+static char *builder_text(struct builder *b, const char *fmt, va_list ap) __attribute__((format(printf, 2, 0)));
 static char *builder_text(struct builder *b, const char *fmt, va_list ap) {
     char *s = NULL;
     if (vasprintf(&s, fmt, ap) < 0) {

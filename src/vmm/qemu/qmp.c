@@ -266,7 +266,7 @@ static int qmp_answer(struct qmp *q, const char *command, uint64_t id, struct de
 int qmp_execute(struct qmp *q, const char *command, json_t *arguments, int pass_fd, struct deadline d,
                 json_t **ret_return, struct sp_error *err) {
     _cleanup_json_ json_t *args = arguments; /* ours whatever happens */
-    _cleanup_json_ json_t *request = json_pack("{s:s, s:I}", "execute", command, "id", (json_int_t)(q->last_id + 1));
+    _cleanup_json_ json_t *request = json_pack("{s:s, s:I}", "execute", command, "id", (json_int_t)q->last_id + 1);
     _cleanup_free_ char *text = NULL;
     size_t len;
     int r = qmp_check(q, err);
