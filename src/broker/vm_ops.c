@@ -17,6 +17,7 @@
 #define BOOTS_EXTRA 16 /* template boots beside the sandboxes the node may have */
 #define START_TIMEOUT_MS (2 * VM_START_TIMEOUT_MS)
 #define REMOVE_TIMEOUT_MS 60000 /* files of a large disk; processes have VM_REMOVE_DEATH_MS of it */
+#define SEAL_DEATH_MS 5000 /* for a saved boot to end */
 #define SEAL_TIMEOUT_MS 600000
 
 static void begin_removal(struct vm *vm);
@@ -258,18 +259,31 @@ void vm_ops_stop(struct broker *b, const char *id, const struct reply_to *to) {
 
 /* --- seal ---------------------------------------------------------------------------------------------------------- */
 
+/* A boot says `saved` a moment before it ends, and the node asks for the seal at once. */
+static int wait_ended(const struct vm *vm, struct sp_error *err) {
+    struct deadline deadline = deadline_in_ms(SEAL_DEATH_MS);
+    bool empty = false;
+    int r = 0;
+
+    if (vm->pidfd >= 0 && process_wait_dead(vm->pidfd, deadline, NULL) < 0)
+        return sp_error_set(err, SP_E_CONFLICT, "%s is still running", vm->record.id);
+    while ((r = cgroup_is_empty(vm->broker->cgroups, vm->record.id, &empty, err)) == 0 && !empty) {
+        if (deadline_passed(deadline))
+            return sp_error_set(err, SP_E_CONFLICT, "%s still has processes", vm->record.id);
+        (void)usleep(2000);
+    }
+    return r;
+}
+
 static int seal_work(void *arg, json_t **ret_result, struct sp_error *err) {
     const struct vm *vm = arg;
     const struct snapshot_seal seal = {.layout = &vm->broker->layout,
                                        .record = &vm->record,
                                        .key = vm->seal_key,
                                        .node_manifest = vm->seal_manifest};
-    bool empty = false;
-    int r = cgroup_is_empty(vm->broker->cgroups, vm->record.id, &empty, err);
+    int r = wait_ended(vm, err);
 
     (void)ret_result;
-    if (r == 0 && !empty)
-        r = sp_error_set(err, SP_E_CONFLICT, "%s still has processes", vm->record.id);
     return r < 0 ? r : snapshot_seal(&seal, err);
 }
 
@@ -301,8 +315,6 @@ static int check_seal(struct broker *b, const struct vm *vm, const struct reques
         return sp_error_set(err, SP_E_CONFLICT, "%s is no template boot", vm->record.id);
     if (vm->phase != VM_KEPT)
         return sp_error_set(err, SP_E_CONFLICT, "%s is %s", vm->record.id, vm_phase_name(vm->phase));
-    if (vm->pidfd >= 0 && !process_is_dead(vm->pidfd))
-        return sp_error_set(err, SP_E_CONFLICT, "%s is still running", vm->record.id);
     if (snapshot && snapshot->trust == TRUST_REMOVING)
         return sp_error_set(err, SP_E_CONFLICT, "snapshot %s is being removed", request->snapshot);
     for (const struct vm *other = b->vms.first; other; other = other->next)
