@@ -528,6 +528,28 @@ def test_unmount(own):
     assert "already_mounted" not in own.log_text().splitlines()[-5]
 
 
+def test_release(own):
+    """`space down`: with no broker serving, every VM ends, in whatever state it is, and the store goes."""
+    template = own.template()
+    boot = own.start_vm(template, mode="template_boot")
+    dead = own.start_vm(template, mode="template_boot")
+    own.exit_vm(dead)
+    (own.state / "store" / "sandboxes" / vm_id()).mkdir()
+    busy = subprocess.run(own.argv("--release"), stderr=subprocess.PIPE, timeout=60)
+    assert busy.returncode != 0 and alive(boot["pid"])  # a broker serves
+    own.stop()
+    done = subprocess.run(own.argv("--release"), stderr=subprocess.PIPE, timeout=60)
+    assert done.returncode == 0, done.stderr.decode()
+    assert not alive(boot["pid"]) and not alive(boot["vmm_pid"])
+    end = time.monotonic() + 10
+    while (left := look(own))["processes"] and time.monotonic() < end:  # process 1 reaps when it likes
+        time.sleep(0.05)
+    assert not left["mounts"] and not left["loops"] and not left["cgroups"] and not left["processes"]
+    own.start()
+    assert own.client.call("vm_list")["vms"] == [] and own.client.call("template_list")["templates"] == [template]
+    assert os.listdir(own.state / "store" / "sandboxes") == []
+
+
 def test_a_reflink_file_system_needs_no_image(own):
     """The state directory of this one lies in the store of another broker, which is btrfs."""
     inner = Broker(uid_base=UID_BASE + 10000)
