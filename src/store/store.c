@@ -17,6 +17,7 @@
 
 #define CONNECT_TIMEOUT_MS 5000
 #define RECONNECT_PAUSE_NS (250 * NSEC_PER_MSEC)
+#define SLOW_CONNECT_NS (500 * NSEC_PER_MSEC)
 #define TRIES 4
 
 int store_new(const char *url, uint64_t timeout_ms, struct store **ret, struct sp_error *err) {
@@ -164,7 +165,8 @@ int store_connect(struct store *s, struct sp_error *err) {
     }
     store_disconnect(s);
     r = connect_now(s, err);
-    s->failed_at_ns = r < 0 ? now : 0;
+    /* A refusal costs nothing to ask for again; a database that hangs does. */
+    s->failed_at_ns = r < 0 && clock_monotonic_ns() - now > SLOW_CONNECT_NS ? clock_monotonic_ns() : 0;
     if (r < 0)
         s->should_retry = false;
     return r;

@@ -18,7 +18,7 @@ struct store;
 /* Does not connect yet. url: a libpq connection string or URI; timeout_ms bounds each statement, waiting included. */
 int store_new(const char *url, uint64_t timeout_ms, struct store **ret, struct sp_error *err);
 struct store *store_free(struct store *s); /* NULL is fine; returns NULL */
-/* Connects when there is no connection; after a failed try, fails at once for a quarter of a second. */
+/* Connects when there is no connection; after a try that failed slowly, fails at once for a quarter of a second. */
 int store_connect(struct store *s, struct sp_error *err);
 int store_ping(struct store *s, struct sp_error *err);
 void store_disconnect(struct store *s);

@@ -106,3 +106,11 @@ def running(api):
         assert answer.json["sandbox"]["state"] == "running", answer
         return answer.json["sandbox"]
     return make
+
+
+def pytest_sessionfinish(session):
+    """SPACE_SHOW_MISSING=1 prints what of the document was never seen."""
+    import os
+    from harness import SPEC
+    if os.environ.get("SPACE_SHOW_MISSING"):
+        print("\nnever seen:", *SPEC.missing(), sep="\n  ")

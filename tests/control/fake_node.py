@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A node that speaks the internal API and has no virtual machines: it reports what a test tells it to."""
+import sys
 import threading
 import time
+import traceback
 import uuid
 
 from harness import Client
@@ -104,4 +106,7 @@ class FakeNode:
     def stop(self):
         self._stop.set()
         if self._thread:
-            self._thread.join(timeout=30)
+            self._thread.join(timeout=15)
+            if self._thread.is_alive():
+                frame = sys._current_frames()[self._thread.ident]
+                raise AssertionError("the node's thread hangs:\n" + "".join(traceback.format_stack(frame)))

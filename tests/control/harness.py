@@ -216,7 +216,9 @@ class Control:
         if self.process is None:
             return None
         self.process.send_signal(sig)
+        begin = time.monotonic()
         code = self.process.wait(timeout=30)
+        assert time.monotonic() - begin < 13, "the grace is 10 seconds"
         self.process = None
         return code
 

@@ -5,6 +5,7 @@ import threading
 import time
 
 from harness import wait_for
+from test_tokens import ROUTES
 
 
 def test_kill_in_the_middle_of_creates(own_world):
@@ -102,6 +103,8 @@ def test_database_restart(own_world):
         assert made.status == 503 and made.code == "unavailable"
         assert api.get("/healthz").status == 200 and api.get("/readyz").status == 503
         assert api.get("/metrics").status == 503
+        for method, path, body, _ in ROUTES:
+            assert api.call(method, path, body=body).code == "unavailable", (method, path)
     finally:
         w.postgres.start()
     wait_for(lambda: api.get("/readyz").status == 200, what="readiness")
