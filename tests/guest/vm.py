@@ -43,7 +43,7 @@ def make_initrd(path, guest, profile):
     path.write_bytes(b"".join(entries) + cpio_entry("TRAILER!!!", 0))
 
 
-def make_disk(path, size="1G"):
+def make_disk(path, size="400M"):
     subprocess.run(["mke2fs", "-q", "-t", "ext4", "-E", "lazy_itable_init=1,discard", "-O", "^has_journal", "-m", "0",
                     "-d", SEED / "rootfs", path, size], check=True, stdin=subprocess.DEVNULL)
 
