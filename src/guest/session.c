@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "guest/session.h"
-#include "guest/klog.h"
 #include "base/cleanup.h"
 #include "base/text.h"
+#include "guest/klog.h"
 #include <errno.h>
 #include <string.h>
 
@@ -232,8 +232,11 @@ bool session_pump(struct session *s) {
         moved |= request_list_pump(s);
     if (s->out.len == 0 && s->attached)
         moved |= reader_pump(s->attached);
-    if (s->out.len == 0 && !s->busy && s->list_left == 0 && (s->held.len > 0 || s->got_end))
+    if (s->out.len == 0 && !s->busy && s->list_left == 0 && (s->held.len > 0 || s->got_end)) {
+        size_t held = s->held.len;
         take_held(s);
+        moved |= s->out.len > 0 || s->held.len != held; /* an answer or credit that has not been sent yet */
+    }
     return finish(s) || moved;
 }
 
