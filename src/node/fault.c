@@ -16,23 +16,19 @@ void fault_set(struct fault *f, enum failure code, const char *fmt, ...) {
 
 static const struct {
     enum sp_code error;
-    const char *field; /* NULL: any */
     enum failure code;
 } rows[] = {
-    {SP_E_NOT_FOUND, "template", FAILURE_TEMPLATE_MISSING}, {SP_E_GONE, "template", FAILURE_TEMPLATE_MISSING},
-    {SP_E_NOT_FOUND, "snapshot", FAILURE_SNAPSHOT_BROKEN},  {SP_E_CORRUPT, NULL, FAILURE_SNAPSHOT_BROKEN},
-    {SP_E_NO_SPACE, NULL, FAILURE_HOST_DISK_FULL},          {SP_E_NO_CAPACITY, NULL, FAILURE_NO_CAPACITY},
-    {SP_E_TIMEOUT, NULL, FAILURE_DEADLINE_EXCEEDED},        {SP_E_VMM, NULL, FAILURE_VMM_FAILED},
+    {SP_E_CORRUPT, FAILURE_SNAPSHOT_BROKEN}, {SP_E_NO_SPACE, FAILURE_HOST_DISK_FULL},
+    {SP_E_NO_CAPACITY, FAILURE_NO_CAPACITY}, {SP_E_TIMEOUT, FAILURE_DEADLINE_EXCEEDED},
+    {SP_E_VMM, FAILURE_VMM_FAILED},
 };
 
-void fault_from_error(struct fault *f, const struct sp_error *err) {
+void fault_from_error(struct fault *f, const struct sp_error *err, enum failure missing) {
     char text[sizeof(f->message)];
-    f->code = FAILURE_INTERNAL;
+    f->code = err->code == SP_E_NOT_FOUND ? missing : FAILURE_INTERNAL;
     for (size_t i = 0; i < ARRAY_SIZE(rows); i++)
-        if (rows[i].error == err->code && (!rows[i].field || strcmp(rows[i].field, err->field) == 0)) {
+        if (rows[i].error == err->code)
             f->code = rows[i].code;
-            break;
-        }
     (void)text_printf(f->message, sizeof(f->message), "%s",
                       text_escape(text, sizeof(text), err->text, strlen(err->text)));
 }

@@ -251,7 +251,7 @@ static void follow_vm(struct sandbox *s) {
     struct fault fault;
     set_state(s, SB_COMING_UP);
     if (vm_link_new(s->node->loop, s->node->settings->state_dir, s->id, &events, s, &s->link, &err) < 0) {
-        fault_from_error(&fault, &err);
+        fault_from_error(&fault, &err, FAILURE_INTERNAL);
         sandbox_fail(s, &fault);
     }
 }
@@ -285,8 +285,11 @@ static void on_start_answer(void *ctx, const json_t *reply, const struct sp_erro
         follow_vm(s);
     } else if (err->code == SP_E_UNAVAILABLE) {
         loop_timer_start(s->retry, RETRY_MS, 0); /* or sandbox_broker_up(), whichever comes first */
+    } else if (err->code == SP_E_CONFLICT && !s->rebuilt) {
+        s->rebuilt = true; /* something of an earlier start is left, or its snapshot is being removed */
+        sandbox_stop(s, SB_NEW);
     } else {
-        fault_from_error(&fault, err);
+        fault_from_error(&fault, err, FAILURE_SNAPSHOT_BROKEN);
         sandbox_fail(s, &fault);
     }
 }
@@ -308,7 +311,7 @@ static void ask_start(struct sandbox *s) {
     if (s->call || !broker_client_is_up(s->node->broker))
         return;
     if (vm_request_clone(&s->node->base, &s->want, s->spec.key, left ? left : 1, &fields, &err) < 0) {
-        fault_from_error(&fault, &err);
+        fault_from_error(&fault, &err, FAILURE_INTERNAL);
         sandbox_fail(s, &fault);
     } else if (broker_call_start(s->node->broker, "vm_start", fields, on_start_answer, s, &s->call, NULL) < 0) {
         loop_timer_start(s->retry, RETRY_MS, 0);

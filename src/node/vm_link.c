@@ -12,6 +12,7 @@
 
 #define QUEUE_MAX 16
 #define PAUSE_MS 50u
+#define TRIES_MAX 100u
 
 struct vm_link {
     struct loop *loop;
@@ -20,6 +21,8 @@ struct vm_link {
     struct packet *packet;
     struct loop_timer *connect; /* fires: (re)connect */
     struct loop_timer *silence; /* fires: no status since the connection was made again */
+    bool connected;             /* at least once */
+    unsigned tries;             /* before that, for a socket that is not there */
     bool retried;               /* the connection broke and no status came since */
     bool *freed;                /* of the callback that is running */
     const struct vm_link_events *events;
@@ -92,10 +95,15 @@ static void on_connect(void *ctx) {
     struct sp_error err = {0};
     int fd = -1;
     if (unix_connect(link->path, SOCK_SEQPACKET | SOCK_NONBLOCK, deadline_in_ms(0), &fd, &err) == 0 &&
-        packet_new(link->loop, fd, VM_STATUS_MESSAGE_MAX, QUEUE_MAX, &events, link, &link->packet, &err) == 0)
+        packet_new(link->loop, fd, VM_STATUS_MESSAGE_MAX, QUEUE_MAX, &events, link, &link->packet, &err) == 0) {
+        link->connected = true;
         return;
+    }
     (void)close_fd(fd);
-    broken(link, err.text);
+    if (!link->connected && err.code == SP_E_NOT_FOUND && link->tries++ < TRIES_MAX)
+        loop_timer_start(link->connect, PAUSE_MS, 0); /* adopted while the broker still makes it */
+    else
+        broken(link, err.text);
 }
 
 static void on_silence(void *ctx) {

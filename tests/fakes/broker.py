@@ -216,9 +216,9 @@ class FakeBroker:
         if set(fields["config"]) - CONFIG or len(json.dumps(fields["config"])) > 16384:
             raise Refusal("invalid", "config", "unknown keys or too long")
         if fields["template"] not in self.templates:
-            raise Refusal("not_found", "template", "no such template")
+            raise Refusal("not_found", "", "there is no template")
         if fields["mode"] == "clone" and fields["snapshot"] not in self.snapshots:
-            raise Refusal("not_found", "snapshot", "no such snapshot")
+            raise Refusal("not_found", "", "there is no snapshot")
         if fields["id"] in self.vms:
             raise Refusal("conflict", "id", "there is such a VM")
         self.vms[fields["id"]] = FakeVm(self, fields)

@@ -115,4 +115,6 @@ def cold():
 
 @pytest.fixture
 def node(cold):
-    return cold.start()
+    cold.start()
+    cold.control.wait_for(lambda: cold.control.polls)
+    return cold

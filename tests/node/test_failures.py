@@ -44,7 +44,7 @@ def test_an_unknown_code_is_internal(node):
 
 @pytest.mark.parametrize("error,expected", [(("no_space", ""), "host_disk_full"), (("internal", ""), "internal"),
                                             (("vmm", ""), "vmm_failed"), (("no_capacity", ""), "no_capacity"),
-                                            (("not_found", "template"), "template_missing")])
+                                            (("io", ""), "internal")])
 def test_a_broker_that_refuses_the_start(node, error, expected):
     node.running()
     node.broker.fail["vm_start"] = refuse(*error, mode="clone")
@@ -154,7 +154,16 @@ def test_a_waiter_leaves_but_the_boot_goes_on(node):
     assert node.broker.count("vm_start", mode="template_boot") == 1
 
 
-@pytest.mark.parametrize("how", ["status", "reply"])
+def test_leftovers_of_an_earlier_start(node):
+    node.running()
+    node.broker.fail["vm_start"] = refuse("conflict", text="it exists", times=1, mode="clone")
+    sandbox_id = node.running()
+    assert node.broker.count("vm_stop", id=sandbox_id) == 1
+    node.broker.fail["vm_start"] = refuse("conflict", text="it exists", mode="clone")
+    assert failed(node, node.want())["code"] == "internal"
+
+
+@pytest.mark.parametrize("how", ["status", "reply", "missing"])
 def test_a_broken_snapshot_is_made_again_once(node, how):
     node.running()
     first = set(node.broker.snapshots)
@@ -172,6 +181,8 @@ def test_a_broken_snapshot_is_made_again_once(node, how):
 
     if how == "status":
         node.broker.scripts["clone"] = script
+    elif how == "missing":
+        node.broker.fail["vm_start"] = refuse("not_found", "", "there is no snapshot", times=1, mode="clone")
     else:
         node.broker.fail["vm_start"] = refuse("corrupt", "snapshot", "hash differs", times=1, mode="clone")
     node.running()

@@ -233,21 +233,20 @@ static void test_words_that_are_refused(void **state) {
 static void test_faults(void **state) {
     static const struct {
         struct sp_error err;
-        enum failure code;
+        enum failure missing, code;
     } rows[] = {
-        {{.code = SP_E_NOT_FOUND, .field = "template", .text = "t"}, FAILURE_TEMPLATE_MISSING},
-        {{.code = SP_E_NOT_FOUND, .field = "snapshot", .text = "t"}, FAILURE_SNAPSHOT_BROKEN},
-        {{.code = SP_E_NOT_FOUND, .text = "t"}, FAILURE_INTERNAL},
-        {{.code = SP_E_CORRUPT, .text = "t"}, FAILURE_SNAPSHOT_BROKEN},
-        {{.code = SP_E_NO_SPACE, .text = "t"}, FAILURE_HOST_DISK_FULL},
-        {{.code = SP_E_TIMEOUT, .text = "t"}, FAILURE_DEADLINE_EXCEEDED},
-        {{.code = SP_E_VMM, .text = "t"}, FAILURE_VMM_FAILED},
-        {{.code = SP_E_IO, .text = "t"}, FAILURE_INTERNAL},
+        {{.code = SP_E_NOT_FOUND, .text = "t"}, FAILURE_TEMPLATE_MISSING, FAILURE_TEMPLATE_MISSING},
+        {{.code = SP_E_NOT_FOUND, .text = "t"}, FAILURE_SNAPSHOT_BROKEN, FAILURE_SNAPSHOT_BROKEN},
+        {{.code = SP_E_CORRUPT, .text = "t"}, FAILURE_INTERNAL, FAILURE_SNAPSHOT_BROKEN},
+        {{.code = SP_E_NO_SPACE, .text = "t"}, FAILURE_INTERNAL, FAILURE_HOST_DISK_FULL},
+        {{.code = SP_E_TIMEOUT, .text = "t"}, FAILURE_INTERNAL, FAILURE_DEADLINE_EXCEEDED},
+        {{.code = SP_E_VMM, .text = "t"}, FAILURE_INTERNAL, FAILURE_VMM_FAILED},
+        {{.code = SP_E_IO, .text = "t"}, FAILURE_SNAPSHOT_BROKEN, FAILURE_INTERNAL},
     };
     (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
         struct fault f;
-        fault_from_error(&f, &rows[i].err);
+        fault_from_error(&f, &rows[i].err, rows[i].missing);
         assert_int_equal(f.code, rows[i].code);
         assert_string_equal(f.message, "t");
     }
