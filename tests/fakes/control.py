@@ -149,6 +149,7 @@ class FakeControl:
     def desired(self, _, query):
         with self.lock:
             self.polls += 1
+            self.lock.notify_all()
             if query.get("since") == str(self.revision):
                 self.lock.wait_for(lambda: str(self.revision) != query["since"] or self.fail, int(query.get("wait", 0)))
             if self.fail:
