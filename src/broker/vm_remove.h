@@ -15,6 +15,8 @@ struct vm_remove {
     const struct process_ref *process; /* space-vm of this boot; NULL when not known or of an earlier boot */
 };
 
-#define VM_REMOVE_DEATH_MS 2000
+/* A killed process is gone in milliseconds; on a host that is out of breath the kernel's own part of its end takes longer,
+ * and nothing waits for this but whoever asked. */
+#define VM_REMOVE_DEATH_MS 10000
 /* *ret_existed: something was there. SP_E_TIMEOUT: a process would not die; then nothing was taken away. */
 int vm_remove(const struct vm_remove *remove, bool *ret_existed, struct sp_error *err);

@@ -20,7 +20,7 @@ struct vm_start {
     const json_t *config; /* the node's, for space-vm */
 };
 
-#define VM_START_TIMEOUT_MS 8000
+#define VM_START_TIMEOUT_MS 15000 /* for the jail, twice: until it is ready, and until space-vm runs */
 /* The record names the VM, its uid and its machine; process, vmm_pid and started are filled in on success, and *ret_times
  * is what each step took: {step: microseconds}. */
 int vm_start(const struct vm_start *start, struct vm_record *record, json_t **ret_times, struct sp_error *err);

@@ -172,7 +172,7 @@ def test_a_start_that_hangs_is_ended(faulty):
     began = time.monotonic()
     with pytest.raises(Refused) as e:
         faulty.start_vm(faulty.image_template, snapshot=faulty.image_key)
-    assert e.value.args[0] == "timeout" and time.monotonic() - began < 30
+    assert e.value.args[0] == "timeout" and time.monotonic() - began < 60
     assert not left(faulty)
 
 
