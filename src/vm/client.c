@@ -215,8 +215,9 @@ void client_event(struct vm *vm, struct client *c, const struct channel_event *e
     }
 }
 
-/* Takes bytes from the client while the guest has room for them. */
-static void client_read(struct vm *vm, struct client *c) {
+/* Takes bytes from the client while the guest has room for them. An end of file with the whole connection gone (hung_up) is
+ * no end the client meant: the guest must not take what came before for everything. */
+static void client_read(struct vm *vm, struct client *c, bool hung_up) {
     uint8_t chunk[CHUNK];
     size_t room = channel_sendable(&vm->channel, c->id);
     ssize_t n;
@@ -225,6 +226,8 @@ static void client_read(struct vm *vm, struct client *c) {
     n = recv(c->fd, chunk, room < sizeof(chunk) ? room : sizeof(chunk), MSG_DONTWAIT);
     if (n > 0) {
         (void)channel_send(&vm->channel, c->id, chunk, (size_t)n); /* fits: sendable said so */
+    } else if (n == 0 && hung_up && !c->shut) {
+        client_drop(vm, c);
     } else if (n == 0) {
         c->client_ended = true;
         if (channel_shutdown(&vm->channel, c->id)) {
@@ -255,7 +258,7 @@ void client_ready(struct vm *vm, struct client *c, short revents) {
     if (revents & POLLOUT)
         client_flush(vm, c);
     if (c->state == CLIENT_OPEN && (revents & POLLIN) && !c->client_ended)
-        client_read(vm, c);
+        client_read(vm, c, revents & POLLHUP);
     /* Closed for good by the client, and nothing of it that could be delivered now is left: abrupt. */
     if (c->state != CLIENT_FREE && (revents & (POLLHUP | POLLERR)) && !(revents & POLLIN))
         client_drop(vm, c);

@@ -146,19 +146,19 @@ void control_ready(struct vm *vm, struct control *c, short revents) {
 
 /* PONG's fields under the names of spec/guest-protocol.md; strings only as text that is clean UTF-8. */
 static json_t *pong_fields(const struct record *rec) {
+    static const enum record_tag numbers[] = {TAG_PROTOCOL, TAG_GENERATION, TAG_UPTIME_NS, TAG_FDS,
+                                              TAG_RSS_KIB,  TAG_PROCESSES,  TAG_ZOMBIES,   TAG_STREAMS};
+    static const enum record_tag strings[] = {TAG_AGENT_VERSION, TAG_BOOT_ID, TAG_CLOCKSOURCE};
     json_t *agent = json_object();
-    struct view cursor = rec->payload;
-    struct record_field field;
-    while (record_field_next(&cursor, &field)) {
+    for (size_t i = 0; i < ARRAY_SIZE(numbers); i++) {
         uint64_t number = 0;
+        if (record_get_u64(rec, numbers[i], &number) && number <= INT64_MAX)
+            (void)json_object_set_new(agent, record_tag_name(numbers[i]), json_integer((json_int_t)number));
+    }
+    for (size_t i = 0; i < ARRAY_SIZE(strings); i++) {
         char string[256];
-        if (record_get_u64(rec, (enum record_tag)field.tag, &number)) {
-            if (number <= INT64_MAX)
-                (void)json_object_set_new(agent, record_tag_name(field.tag), json_integer((json_int_t)number));
-        } else if (record_get_string(rec, (enum record_tag)field.tag, string, sizeof(string)) > 0 &&
-                   text_is_utf8(string, strlen(string))) {
-            (void)json_object_set_new(agent, record_tag_name(field.tag), json_string(string));
-        }
+        if (record_get_string(rec, strings[i], string, sizeof(string)) > 0 && text_is_utf8(string, strlen(string)))
+            (void)json_object_set_new(agent, record_tag_name(strings[i]), json_string(string));
     }
     return agent;
 }

@@ -81,8 +81,11 @@ static void vm_release(struct vm *vm) {
     case VM_FAILED:
         vmm_kill(vm);
         __attribute__((fallthrough));
-    case VM_SAVING:
     case VM_STOPPING:
+        vm->stall = STALL_NONE;
+        call_cancel(vm, &vm->call);
+        __attribute__((fallthrough));
+    case VM_SAVING:
         client_close_all(vm);
         call_cancel(vm, &vm->ping);
         break;

@@ -114,6 +114,9 @@ struct vmm_driver {
     int (*cont)(struct vmm *v, struct deadline d, struct sp_error *err);
     /* Machine reset, into a new boot of the same kernel (VMM_BOOT only). */
     int (*reset)(struct vmm *v, struct deadline d, struct sp_error *err);
+    /* Whether the guest's clock events come from the local APIC of vCPU 0. A guest that booted on a busy host may have
+     * found it unreliable and fallen back to a PIT, which wakes it and the host four times as often for ever. */
+    int (*timer_is_apic)(struct vmm *v, struct deadline d, bool *ret, struct sp_error *err);
     /* Asks the VMM to end and flush; whoever holds the pidfd waits. */
     int (*quit)(struct vmm *v, struct deadline d, struct sp_error *err);
     int (*status)(struct vmm *v, struct deadline d, enum vmm_status *ret, struct sp_error *err);

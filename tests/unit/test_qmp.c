@@ -238,6 +238,19 @@ static void test_events_mean_what_they_say(void **state) {
     assert_int_equal(qemu_status_from_name("?"), VMM_STATUS_OTHER);
 }
 
+static void test_reads_the_apic_timer(void **state) {
+    bool masked = false;
+    (void)state;
+    assert_true(
+        qemu_lapic_timer_masked("LVT1\t 0x00010400 masked NMI\r\nLVTT\t 0x000100ec active-hi edge  masked  Fixed\r\n",
+                                &masked));
+    assert_true(masked);
+    assert_true(qemu_lapic_timer_masked("LVTT\t 0x000000ec active-hi edge  one-shot Fixed (vec 236)\r\nLVT0 masked\r\n",
+                                        &masked));
+    assert_false(masked);
+    assert_false(qemu_lapic_timer_masked("", &masked));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_negotiates, setup, teardown),
@@ -255,6 +268,7 @@ int main(void) {
         cmocka_unit_test(test_parser_refuses_what_is_no_object),
         cmocka_unit_test_setup_teardown(test_passes_a_descriptor, setup, teardown),
         cmocka_unit_test(test_events_mean_what_they_say),
+        cmocka_unit_test(test_reads_the_apic_timer),
     };
     return cmocka_run_group_tests_name("qmp", tests, NULL, NULL);
 }

@@ -73,5 +73,5 @@ json_t *harness_request(struct harness_vm *vm, const char *request, const char *
 int harness_connect(const struct harness_vm *vm, unsigned port, char *error, size_t size);
 /* Runs a shell command in the guest as root and waits for its end: exit code, or -1. `out` gets its output, cut to size. */
 int harness_run(const struct harness_vm *vm, const char *command, char *out, size_t size);
-/* Asks the agent for PONG over guest.sock; NULL when it fails. The fields by name. */
+/* Asks the agent for PONG over guest.sock; NULL when it fails: {clocksource, generation}. */
 json_t *harness_ping(const struct harness_vm *vm);

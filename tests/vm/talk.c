@@ -121,16 +121,11 @@ int harness_connect(const struct harness_vm *vm, unsigned port, char *error, siz
 
 static json_t *pong_json(const struct record *rec) {
     json_t *fields = json_object();
-    struct view cursor = rec->payload;
-    struct record_field f;
-    while (record_field_next(&cursor, &f)) {
-        uint64_t number;
-        char string[256];
-        if (record_get_u64(rec, (enum record_tag)f.tag, &number))
-            (void)json_object_set_new(fields, record_tag_name(f.tag), json_integer((json_int_t)number));
-        else if (record_get_string(rec, (enum record_tag)f.tag, string, sizeof(string)) > 0)
-            (void)json_object_set_new(fields, record_tag_name(f.tag), json_string(string));
-    }
+    char clocksource[64];
+    if (record_get_string(rec, TAG_CLOCKSOURCE, clocksource, sizeof(clocksource)) > 0)
+        (void)json_object_set_new(fields, "clocksource", json_string(clocksource));
+    (void)json_object_set_new(fields, "generation",
+                              json_integer((json_int_t)record_get_u64_or(rec, TAG_GENERATION, 0)));
     return fields;
 }
 

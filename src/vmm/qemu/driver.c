@@ -214,6 +214,20 @@ static int qemu_reset(struct vmm *v, struct deadline d, struct sp_error *err) {
     return command(v, "set-action", json_pack("{s:s}", "reboot", "shutdown"), d, err);
 }
 
+/* The timer's local vector is masked for as long as the guest does not use it. */
+static int qemu_timer_is_apic(struct vmm *v, struct deadline d, bool *ret, struct sp_error *err) {
+    _cleanup_json_ json_t *answer = NULL;
+    bool masked = false;
+    int r = qmp_execute(&qemu_of(v)->qmp, "human-monitor-command", json_pack("{s:s}", "command-line", "info lapic"), -1,
+                        d, &answer, err);
+    if (r < 0)
+        return r;
+    if (!json_is_string(answer) || !qemu_lapic_timer_masked(json_string_value(answer), &masked))
+        return sp_error_set(err, SP_E_UNSUPPORTED, "qmp info lapic: no timer in it");
+    *ret = !masked;
+    return 0;
+}
+
 static int qemu_quit(struct vmm *v, struct deadline d, struct sp_error *err) {
     int r = command(v, "quit", NULL, d, err);
     return r == -SP_E_GONE ? 0 : r; /* it may be gone before it answers */
@@ -258,6 +272,7 @@ const struct vmm_driver qemu_driver = {
     .stop = qemu_stop,
     .cont = qemu_cont,
     .reset = qemu_reset,
+    .timer_is_apic = qemu_timer_is_apic,
     .quit = qemu_quit,
     .status = qemu_status,
     .pump = qemu_pump,

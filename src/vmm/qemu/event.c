@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* QEMU's words for run states and events, as tables into the driver's own. Pure. */
+/* QEMU's words for run states, events and the APIC, read into the driver's own. Pure. */
 #include "base/text.h"
 #include "vmm/qemu/qemu.h"
 #include <string.h>
@@ -50,4 +50,15 @@ bool qemu_event_from_qmp(const struct qmp_event *event, struct vmm_event *ret) {
         return true;
     }
     return false;
+}
+
+bool qemu_lapic_timer_masked(const char *text, bool *ret) {
+    const char *line = strstr(text, "LVTT"), *word;
+    size_t len;
+    if (!line)
+        return false;
+    len = strcspn(line, "\r\n");
+    word = strstr(line, "masked");
+    *ret = word && word < line + len;
+    return true;
 }
