@@ -226,6 +226,7 @@ static void test_abrupt_close_resets(void **state) {
     settle();
     assert_int_equal(seen.bytes, 10); /* what was sent before still arrives */
     assert_int_equal(seen.resets, 1);
+    assert_int_equal(seen.shutdowns, 0); /* and never looks complete */
     assert_int_equal(clients_busy(), 0);
 }
 
