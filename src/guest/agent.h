@@ -24,7 +24,7 @@ struct identity {
 };
 
 struct agent_config {
-    int port_fd;            /* non-blocking; the virtio port, or a socket when hosted */
+    int port_fd; /* non-blocking; the virtio port, or a socket when hosted */
     const char *cgroup_root;
     bool hosted; /* an ordinary process on a developer's machine: does not touch the system's clock and names */
     size_t memory_bytes;

@@ -77,7 +77,8 @@ int cgroup_setup(struct loop *l, const char *root) {
     if ((r = make_dir(tree.space_fd, "hooks", &tree.parent_fd[CGROUP_HOOKS])) < 0)
         return r;
     enable_controllers(tree.parent_fd[CGROUP_USER]);
-    if (write_at(tree.space_fd, "memory.min", AGENT_MEMORY_MIN) < 0 || write_at(agent_fd, "memory.min", AGENT_MEMORY_MIN) < 0)
+    if (write_at(tree.space_fd, "memory.min", AGENT_MEMORY_MIN) < 0 ||
+        write_at(agent_fd, "memory.min", AGENT_MEMORY_MIN) < 0)
         klog(KLOG_WARN, "no memory.min for the agent: %s", strerror(errno));
     r = write_at(agent_fd, "cgroup.procs", "0");
     if (r < 0)
@@ -86,24 +87,29 @@ int cgroup_setup(struct loop *l, const char *root) {
     return tree.freeze_fd < 0 ? -errno : 0;
 }
 
+static DIR *open_dir(int at, const char *name) {
+    int fd = openat(at, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+    if (!dir)
+        (void)close_fd(fd);
+    return dir;
+}
+
 /* rmdir of name and what is below it: commands may have made groups of their own. Processes in one keep it. */
-static int remove_tree(int dirfd, const char *name, int depth) {
+// NOLINTNEXTLINE(misc-no-recursion): bounded by MAX_DEPTH
+static int remove_tree(int at, const char *name, int depth) {
     _cleanup_closedir_ DIR *dir = NULL;
     struct dirent *e;
-    int fd;
 
-    if (unlinkat(dirfd, name, AT_REMOVEDIR) == 0 || errno == ENOENT)
+    if (unlinkat(at, name, AT_REMOVEDIR) == 0 || errno == ENOENT)
         return 0;
-    if (depth == 0)
-        return -EBUSY;
-    fd = openat(dirfd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-    dir = fd < 0 ? NULL : fdopendir(fd);
+    dir = depth > 0 ? open_dir(at, name) : NULL;
     if (!dir)
-        return -errno;
+        return -EBUSY;
     while ((e = readdir(dir)))
-        if (e->d_type == DT_DIR && e->d_name[0] != '.' && remove_tree(fd, e->d_name, depth - 1) < 0)
+        if (e->d_type == DT_DIR && e->d_name[0] != '.' && remove_tree(dirfd(dir), e->d_name, depth - 1) < 0)
             return -EBUSY;
-    return unlinkat(dirfd, name, AT_REMOVEDIR) == 0 ? 0 : -errno;
+    return unlinkat(at, name, AT_REMOVEDIR) == 0 ? 0 : -errno;
 }
 
 void cgroup_teardown(void) {
@@ -220,28 +226,41 @@ int cgroup_kill_all(void) {
     return write_at(tree.parent_fd[CGROUP_USER], "cgroup.kill", "1");
 }
 
-/* Calls fn for each pid of the group and those below; returns how many there were. */
-static unsigned each_process(int dirfd, const char *name, int depth, void (*fn)(pid_t pid, int sig), int sig) {
-    _cleanup_closedir_ DIR *dir = NULL;
+/* Calls fn for each pid of one group; returns how many there are. */
+static unsigned each_in(int cgroup_fd, void (*fn)(pid_t pid, int sig), int sig) {
     _cleanup_fclose_ FILE *f = NULL;
-    int fd = openat(dirfd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW), procs;
-    struct dirent *e;
+    int fd = openat(cgroup_fd, "cgroup.procs", O_RDONLY | O_CLOEXEC);
+    char line[32];
     unsigned n = 0;
-    int pid;
+    uint64_t pid;
 
-    dir = fd < 0 ? NULL : fdopendir(fd);
-    if (!dir)
+    f = fd < 0 ? NULL : fdopen(fd, "r");
+    if (!f) {
+        (void)close_fd(fd);
         return 0;
-    procs = openat(fd, "cgroup.procs", O_RDONLY | O_CLOEXEC);
-    f = procs < 0 ? NULL : fdopen(procs, "r");
-    while (f && fscanf(f, "%d", &pid) == 1) {
+    }
+    while (fgets(line, sizeof(line), f)) {
+        line[strcspn(line, "\n")] = '\0';
         n++;
-        if (fn && pid > 1)
+        if (fn && text_to_u64(line, 2, INT32_MAX, &pid))
             fn((pid_t)pid, sig);
     }
+    return n;
+}
+
+/* The same for a group and those below it. */
+// NOLINTNEXTLINE(misc-no-recursion): bounded by MAX_DEPTH
+static unsigned each_process(int at, const char *name, int depth, void (*fn)(pid_t pid, int sig), int sig) {
+    _cleanup_closedir_ DIR *dir = open_dir(at, name);
+    struct dirent *e;
+    unsigned n = 0;
+
+    if (!dir)
+        return 0;
+    n = each_in(dirfd(dir), fn, sig);
     while (depth > 0 && (e = readdir(dir)))
         if (e->d_type == DT_DIR && e->d_name[0] != '.')
-            n += each_process(fd, e->d_name, depth - 1, fn, sig);
+            n += each_process(dirfd(dir), e->d_name, depth - 1, fn, sig);
     return n;
 }
 

@@ -34,7 +34,8 @@ static const char *read_values(const struct record *rec, struct fields *f, struc
         return "entropy must be 32 to 512 bytes";
     v->entropy = entropy.p;
     v->entropy_len = entropy.len;
-    if (record_get_string(rec, TAG_HOSTNAME, f->hostname, sizeof(f->hostname)) < 0 || !identity_hostname_is_good(f->hostname))
+    if (record_get_string(rec, TAG_HOSTNAME, f->hostname, sizeof(f->hostname)) < 0 ||
+        !identity_hostname_is_good(f->hostname))
         return "hostname must be 1 to 63 of a-z 0-9 - .";
     if (record_get_string(rec, TAG_MACHINE_ID, f->machine_id, sizeof(f->machine_id)) < 0 ||
         !identity_machine_id_is_good(f->machine_id))
@@ -118,7 +119,8 @@ static void next_hook(struct agent *a) {
     const char *code, *message;
     char generation[48];
 
-    (void)text_printf(generation, sizeof(generation), "SPACE_GENERATION=%llu", (unsigned long long)a->identity.generation);
+    (void)text_printf(generation, sizeof(generation), "SPACE_GENERATION=%llu",
+                      (unsigned long long)a->identity.generation);
     while (i->names && i->names[i->next]) {
         char *argv[] = {i->names[i->next++], NULL};
         char *env[] = {generation, NULL};
@@ -168,7 +170,8 @@ void request_identity(struct session *s, const struct record *rec) {
     v.other_machine = v.machine_id[0] && strcmp(v.machine_id, a->identity.machine_id) != 0;
     r = take_settings(a, rec, &v);
     if (r < 0) {
-        session_error(s, r == -ENOMEM ? "no_memory" : "invalid", r == -ENOMEM ? "out of memory" : "more than 1024 variables");
+        session_error(s, r == -ENOMEM ? "no_memory" : "invalid",
+                      r == -ENOMEM ? "out of memory" : "more than 1024 variables");
         return;
     }
     a->state = AGENT_IDENTIFYING;

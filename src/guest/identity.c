@@ -60,7 +60,8 @@ static unsigned write_file(const char *path, const char *text, mode_t mode) {
 }
 
 static unsigned set_clock(uint64_t realtime_ns) {
-    struct timespec ts = {.tv_sec = (time_t)(realtime_ns / NSEC_PER_SEC), .tv_nsec = (long)(realtime_ns % NSEC_PER_SEC)};
+    struct timespec ts = {.tv_sec = (time_t)(realtime_ns / NSEC_PER_SEC),
+                          .tv_nsec = (long)(realtime_ns % NSEC_PER_SEC)};
     if (realtime_ns == 0)
         return 0;
     return clock_settime(CLOCK_REALTIME, &ts) < 0 ? failed("clock_settime") : 0;

@@ -10,7 +10,7 @@
 #include <stdint.h>
 #include <sys/epoll.h>
 
-#define container_of(ptr, type, member) ((type *)(void *)((char *)(ptr) - offsetof(type, member)))
+#define container_of(ptr, type, member) ((type *)(void *)((char *)(ptr)-offsetof(type, member)))
 #define LOOP_BATCH 64
 
 struct source {

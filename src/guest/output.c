@@ -5,9 +5,9 @@
  * After the leader's end exactly what was in the pipe then goes into the ring (`drain_left`), and the rest, written by
  * whoever still holds it, is thrown away so that a background child is not stopped by a full pipe.
  */
-#include "guest/session.h"
 #include "base/cleanup.h"
 #include "guest/klog.h"
+#include "guest/session.h"
 #include <errno.h>
 #include <poll.h>
 #include <string.h>

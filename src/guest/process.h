@@ -71,12 +71,12 @@ struct process {
     bool oom_killed, output_may_continue;
     const char *reason;
 
-    bool hidden; /* a probe or a hook: not listed, not kept */
+    bool hidden;                     /* a probe or a hook: not listed, not kept */
     void (*done)(struct process *p); /* hidden: called once at the end, before the record is freed */
     void *done_arg;
 
-    struct process *id_next, *pid_next;    /* hash chains */
-    struct process *older, *newer;         /* exited records, oldest first */
+    struct process *id_next, *pid_next; /* hash chains */
+    struct process *older, *newer;      /* exited records, oldest first */
 };
 
 struct process_table {
@@ -131,6 +131,6 @@ void process_finish_if_drained(struct process *p);
 int process_setup_output(struct process *p, unsigned i, enum record_stream kind, int fd);
 
 /* --- output.c --- */
-void output_watch(struct output *o);    /* reads when there is room; call when that may have changed */
+void output_watch(struct output *o); /* reads when there is room; call when that may have changed */
 void output_close(struct output *o);
 void output_start_drain(struct output *o);

@@ -116,5 +116,6 @@ void process_readers_changed(struct process *p) {
     if (p->state == PROC_EXITED && !timer_armed(&p->expiry) && !p->hidden)
         keep_for_a_while(p);
     else if (p->state < PROC_DRAINING && p->kill_on_disconnect)
-        timer_arm(&a->loop, &p->disconnect, clock_monotonic_ns() + DISCONNECT_GRACE_MS * NSEC_PER_MSEC, on_disconnected);
+        timer_arm(&a->loop, &p->disconnect, clock_monotonic_ns() + DISCONNECT_GRACE_MS * NSEC_PER_MSEC,
+                  on_disconnected);
 }

@@ -167,7 +167,8 @@ static int finish_status(struct process *p) {
 
 /* A working directory that is none is told as an error of the request: there is no command to report on. */
 static void bad_start(struct process *p) {
-    const char *text = p->failure.stage == SPAWN_CWD ? "the working directory cannot be entered" : "the child could not be set up";
+    const char *text =
+        p->failure.stage == SPAWN_CWD ? "the working directory cannot be entered" : "the child could not be set up";
     const char *code = p->failure.stage == SPAWN_CWD ? "bad_cwd" : "internal";
 
     while (p->readers) {
@@ -242,11 +243,11 @@ static int launch(struct process *p, const struct process_request *req) {
 
 static void explain(int err, const char **ret_code, const char **ret_message) {
     *ret_message = strerror(-err);
-    *ret_code = err == -ENOMEM                       ? "no_memory"
-                : err == -E2BIG                      ? "invalid"
-                : err == -ENOENT                     ? "no_user"
-                : err == -EAGAIN || err == -EMFILE   ? "limit"
-                                                     : "internal";
+    *ret_code = err == -ENOMEM                     ? "no_memory"
+                : err == -E2BIG                    ? "invalid"
+                : err == -ENOENT                   ? "no_user"
+                : err == -EAGAIN || err == -EMFILE ? "limit"
+                                                   : "internal";
     if (err == -E2BIG)
         *ret_message = "too many arguments or variables";
     if (err == -ENOENT)

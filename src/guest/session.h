@@ -12,7 +12,7 @@ enum session_kind {
     SESSION_REQUESTS, /* answers one request after the other */
     SESSION_ATTACH,   /* a reader of a command's output */
     SESSION_STDIN,
-    SESSION_ENDED,    /* everything is said; what is queued goes out, then the stream is shut down */
+    SESSION_ENDED, /* everything is said; what is queued goes out, then the stream is shut down */
 };
 
 #define SESSION_QUEUE_MAX (RECORD_HEADER_SIZE + RECORD_MAX_PAYLOAD)
@@ -22,8 +22,8 @@ struct session {
     struct session *prev, *next;
     uint32_t id; /* stream */
     enum session_kind kind;
-    bool busy;     /* an answer is due; input waits in `held` */
-    bool got_end;  /* the host shut its direction down */
+    bool busy;    /* an answer is due; input waits in `held` */
+    bool got_end; /* the host shut its direction down */
     bool sent_end;
     bool first_seen;
     struct record_reader reader;

@@ -79,8 +79,9 @@ static size_t add_env(char **dst, size_t n, char *const *list, size_t len, char 
 /* Defaults that neither list names, then env, then env_more. */
 static void build_env(struct spawn_plan *p, const struct spawn_request *req, struct layout *l) {
     const struct guest_user *u = req->user;
-    const char *const defaults[N_DEFAULTS][2] = {{"HOME=", u->home},   {"USER=", u->name},     {"LOGNAME=", u->name},
-                                                 {"SHELL=", u->shell}, {"PATH=", DEFAULT_PATH}, {"TERM=", "xterm-256color"}};
+    const char *const defaults[N_DEFAULTS][2] = {{"HOME=", u->home},      {"USER=", u->name},
+                                                 {"LOGNAME=", u->name},   {"SHELL=", u->shell},
+                                                 {"PATH=", DEFAULT_PATH}, {"TERM=", "xterm-256color"}};
     size_t n_env = count(req->env), n_more = count(req->env_more), n = 0;
 
     for (size_t i = 0; i < N_DEFAULTS; i++) {

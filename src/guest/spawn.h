@@ -23,8 +23,8 @@ struct spawn_status {
 };
 
 struct spawn_request {
-    char **argv; /* NULL-ended, at least one */
-    char **env;  /* NULL-ended K=V, wins over defaults */
+    char **argv;           /* NULL-ended, at least one */
+    char **env;            /* NULL-ended K=V, wins over defaults */
     char *const *env_more; /* NULL-ended, wins over the above */
     const char *cwd;       /* "": home */
     const struct guest_user *user;

@@ -70,7 +70,8 @@ UNINSTRUMENTED static long set_up(const struct spawn_plan *p) {
     for (int i = 0; i < 3; i++)
         if ((r = call(SYS_dup3, p->fds[i], i, 0, 0)) < 0)
             return r;
-    if (call(SYS_prlimit64, 0, RLIMIT_NOFILE, (long)&files, 0) < 0) { /* the hard limit is lower and may not be raised */
+    if (call(SYS_prlimit64, 0, RLIMIT_NOFILE, (long)&files, 0) <
+        0) { /* the hard limit is lower and may not be raised */
         (void)call(SYS_prlimit64, 0, RLIMIT_NOFILE, 0, (long)&files);
         files.rlim_cur = files.rlim_max < NOFILE_SOFT ? files.rlim_max : NOFILE_SOFT;
         (void)call(SYS_prlimit64, 0, RLIMIT_NOFILE, (long)&files, 0);

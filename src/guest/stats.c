@@ -34,9 +34,8 @@ uint64_t stats_fds(void) {
 
 uint64_t stats_rss_kib(void) {
     char line[128];
-    unsigned long long pages = 0;
-    (void)read_line(AT_FDCWD, "/proc/self/statm", line, sizeof(line));
-    (void)sscanf(line, "%*u %llu", &pages);
+    const char *resident = strchr(read_line(AT_FDCWD, "/proc/self/statm", line, sizeof(line)), ' ');
+    uint64_t pages = resident ? strtoull(resident, NULL, 10) : 0;
     return pages * (uint64_t)sysconf(_SC_PAGESIZE) / 1024;
 }
 

@@ -6,6 +6,6 @@
 
 const char *stats_boot_id(char *dst, size_t size);     /* "" when unknown; returns dst */
 const char *stats_clocksource(char *dst, size_t size); /* likewise */
-uint64_t stats_fds(void);     /* descriptors the agent has open */
-uint64_t stats_rss_kib(void); /* of the agent */
-uint64_t stats_zombies(void); /* in the whole guest */
+uint64_t stats_fds(void);                              /* descriptors the agent has open */
+uint64_t stats_rss_kib(void);                          /* of the agent */
+uint64_t stats_zombies(void);                          /* in the whole guest */

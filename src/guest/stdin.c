@@ -4,8 +4,8 @@
  * stream. A full pipe is waited for in the loop; meanwhile the stream's input is left where it is, so that the host runs
  * out of credit. OK says that every byte is in the pipe.
  */
-#include "guest/session.h"
 #include "base/cleanup.h"
+#include "guest/session.h"
 #include <errno.h>
 #include <string.h>
 #include <termios.h>

@@ -165,7 +165,7 @@ int users_lookup(const char *name, struct guest_user *ret) {
 
     if (r == 0)
         r = read_text("/etc/group", &group);
-    if (r < 0)
+    if (r < 0 || !passwd || !group)
         return r;
     return users_parse(passwd, group, name, ret) ? 0 : -ENOENT;
 }

@@ -195,18 +195,15 @@ size_t channel_send(struct channel *c, uint32_t id, const void *data, size_t len
     return part.len > 0 && channel_send_all(c, id, &part, 1) ? part.len : 0;
 }
 
-/* Copies n bytes out of the parts, moving the cursor (part, offset) on. */
-static void copy_parts(char *dst, size_t n, const struct view *parts, size_t *part, size_t *offset) {
-    while (n > 0) {
-        size_t take = parts[*part].len - *offset;
-        if (take > n)
-            take = n;
+/* Appends n bytes of the parts to out, moving on in them. They hold at least n. */
+static void put_parts(struct channel *c, size_t n, const struct view **part, const struct view *end, size_t *offset) {
+    while (n > 0 && *part < end) {
+        size_t left = (*part)->len - *offset, take = left < n ? left : n;
         if (take > 0)
-            memcpy(dst, parts[*part].p + *offset, take);
-        dst += take;
+            (void)buf_append(&c->out, (*part)->p + *offset, take);
         n -= take;
         *offset += take;
-        if (*offset == parts[*part].len) {
+        if (*offset == (*part)->len) {
             (*part)++;
             *offset = 0;
         }
@@ -214,7 +211,8 @@ static void copy_parts(char *dst, size_t n, const struct view *parts, size_t *pa
 }
 
 bool channel_send_all(struct channel *c, uint32_t id, const struct view *parts, size_t n) {
-    size_t total = 0, part = 0, offset = 0;
+    size_t total = 0, offset = 0;
+    const struct view *part = parts;
     struct channel_stream *s = channel_find(c, id);
 
     for (size_t i = 0; i < n; i++)
@@ -224,13 +222,11 @@ bool channel_send_all(struct channel *c, uint32_t id, const struct view *parts, 
     while (total > 0) {
         uint32_t take = total < c->max_frame ? (uint32_t)total : c->max_frame;
         channel_put(c, CHANNEL_OP_DATA, id, take);
-        char *dst = buf_reserve(&c->out, take);
-        assert(dst);
-        copy_parts(dst, take, parts, &part, &offset);
-        buf_commit(&c->out, take);
+        put_parts(c, take, &part, parts + n, &offset);
         s->send_credit -= take;
         total -= take;
     }
+    assert(!c->out.failed);
     return true;
 }
 

@@ -58,11 +58,11 @@ enum channel_event_type {
     CHANNEL_EV_CONNECTED, /* guest: a HELLO came, every earlier stream is gone; host: the guest acknowledged ours */
     CHANNEL_EV_OPEN,      /* guest: stream `id` for `port` wants channel_accept() or channel_reset(CHANNEL_REFUSED) */
     CHANNEL_EV_OPENED,    /* host: the guest accepted the stream */
-    CHANNEL_EV_DATA,      /* `data` (≥ 1 byte, in the caller's input); give it back by channel_consume() when used up */
-    CHANNEL_EV_CREDIT,    /* the peer consumed something: channel_sendable() grew */
-    CHANNEL_EV_SHUTDOWN,  /* the peer sends no more; `ended`: we had shut down too, the stream is gone */
-    CHANNEL_EV_RESET,     /* the stream is gone, `reason` says why (also when we reset it for a fault of the peer) */
-    CHANNEL_EV_LOST,      /* guest: the host broke the framing; every stream is gone, silence until the next HELLO */
+    CHANNEL_EV_DATA,   /* `data` (≥ 1 byte, in the caller's input); give it back by channel_consume() when used up */
+    CHANNEL_EV_CREDIT, /* the peer consumed something: channel_sendable() grew */
+    CHANNEL_EV_SHUTDOWN, /* the peer sends no more; `ended`: we had shut down too, the stream is gone */
+    CHANNEL_EV_RESET,    /* the stream is gone, `reason` says why (also when we reset it for a fault of the peer) */
+    CHANNEL_EV_LOST,     /* guest: the host broke the framing; every stream is gone, silence until the next HELLO */
 };
 
 struct channel_event {
@@ -82,7 +82,7 @@ struct channel_limits {
 };
 
 struct channel_stream { /* private */
-    uint32_t id; /* 0: free slot */
+    uint32_t id;        /* 0: free slot */
     uint32_t send_credit;
     uint32_t recv_credit;
     uint32_t owed; /* consumed, not yet given back as CREDIT */
@@ -97,8 +97,8 @@ enum channel_state { CHANNEL_IDLE, CHANNEL_SEARCHING, CHANNEL_SYNCED, CHANNEL_BR
 struct channel {
     struct buf out; /* to be written to the port; take from the front by channel_sent() */
     enum channel_state state;
-    uint64_t epoch;      /* of the connection, 0 before the first */
-    uint64_t generation; /* of the last HELLO */
+    uint64_t epoch;             /* of the connection, 0 before the first */
+    uint64_t generation;        /* of the last HELLO */
     uint32_t window, max_frame; /* agreed; the offer before that */
     uint32_t n_streams;
     /* private: */
@@ -110,8 +110,8 @@ struct channel {
     bool owing;       /* some CREDIT waits for room in out */
     uint8_t head[CHANNEL_HEADER_SIZE + CHANNEL_HELLO_SIZE];
     uint32_t head_len;
-    uint32_t body_left;  /* of the DATA frame being read */
-    uint32_t body_id;    /* its stream, 0: skip the payload */
+    uint32_t body_left; /* of the DATA frame being read */
+    uint32_t body_id;   /* its stream, 0: skip the payload */
     struct channel_stream streams[CHANNEL_MAX_STREAMS];
 };
 

@@ -15,7 +15,8 @@ struct frame {
 };
 
 static struct frame frame_read(const uint8_t *head) {
-    return (struct frame){.op = head[0], .epoch = load_u32(head + 4), .id = load_u32(head + 8), .arg = load_u32(head + 12)};
+    return (
+        struct frame){.op = head[0], .epoch = load_u32(head + 4), .id = load_u32(head + 8), .arg = load_u32(head + 12)};
 }
 
 static bool zero(const uint8_t *p, size_t from, size_t to, size_t len) {

@@ -66,8 +66,8 @@ static int header(struct cpio *c, const struct entry *e) {
     if (c->left > 0 || e->size > UINT32_MAX)
         return fail(c, -EINVAL);
     (void)snprintf(text, sizeof(text),
-                   "070701%08" PRIX32 "%08" PRIX32 "%08X%08X%08" PRIX32 "%08X%08" PRIX32 "%08X%08X%08" PRIX32 "%08" PRIX32
-                   "%08" PRIX32 "%08X",
+                   "070701%08" PRIX32 "%08" PRIX32 "%08X%08X%08" PRIX32 "%08X%08" PRIX32 "%08X%08X%08" PRIX32
+                   "%08" PRIX32 "%08" PRIX32 "%08X",
                    ++c->inode, e->mode, 0u, 0u, e->links, 0u, (uint32_t)e->size, 0u, 0u, e->major, e->minor,
                    (uint32_t)name_size, 0u);
     (void)put(c, text, HEADER_SIZE);

@@ -193,7 +193,8 @@ bool record_field_next(struct view *cursor, struct record_field *ret) {
     uint16_t tag, zero;
     uint32_t len;
 
-    if (!view_u16(&v, &tag) || !view_u16(&v, &zero) || zero != 0 || !view_u32(&v, &len) || !view_take(&v, len, &ret->value))
+    if (!view_u16(&v, &tag) || !view_u16(&v, &zero) || zero != 0 || !view_u32(&v, &len) ||
+        !view_take(&v, len, &ret->value))
         return false;
     ret->tag = tag;
     *cursor = v;

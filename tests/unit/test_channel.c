@@ -267,7 +267,7 @@ static void broken_framing_from_the_guest_is_final(void **state) {
         {CHANNEL_OP_HELLO, 0, 40},
         {CHANNEL_OP_HELLO_ACK, 0, 40},
         {CHANNEL_OP_OPEN, 3, 1},
-        {CHANNEL_OP_OPENED, 3, 0},     /* never opened */
+        {CHANNEL_OP_OPENED, 3, 0}, /* never opened */
         {CHANNEL_OP_DATA, 1, 0},
         {CHANNEL_OP_DATA, 1, 32769},
         {CHANNEL_OP_DATA, 2, 1},

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Promise: what the writer makes is an archive that other programs read back, and wrong use is refused. */
-#include "unit.h"
 #include "base/buf.h"
+#include "unit.h"
 #include "wire/cpio.h"
 #include <errno.h>
 
