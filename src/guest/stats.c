@@ -50,7 +50,7 @@ uint64_t stats_zombies(void) {
             continue;
         (void)snprintf(path, sizeof(path), "%s/stat", e->d_name);
         const char *after = strrchr(read_line(dirfd(dir), path, line, sizeof(line)), ')');
-        if (after && strncmp(after, ") Z", 3) == 0)
+        if (after && strncmp(after, ") Z ", 4) == 0 && strtol(after + 4, NULL, 10) == getpid())
             n++;
     }
     return n;
