@@ -22,7 +22,7 @@
 #define TAP_NAME "tap0"
 #define DESCRIPTORS_MAX 1024
 #define PROCESSES_MAX 256
-#define FILE_SIZE_MIN (1024ull * 1024 * 1024) /* the log has to fit too */
+#define FILE_SIZE_MIN (64ull * 1024 * 1024) /* the log has to fit too */
 #define KVM_MAJOR 10
 #define KVM_MINOR 232
 

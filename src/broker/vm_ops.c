@@ -17,7 +17,7 @@
 #define BOOTS_EXTRA 16 /* template boots beside the sandboxes the node may have */
 #define START_TIMEOUT_MS (3 * VM_START_TIMEOUT_MS)
 #define REMOVE_TIMEOUT_MS 60000 /* files of a large disk; processes have VM_REMOVE_DEATH_MS of it */
-#define SEAL_DEATH_MS 5000 /* for a saved boot to end */
+#define SEAL_DEATH_MS 5000      /* for a saved boot to end */
 #define SEAL_TIMEOUT_MS 600000
 
 static void begin_removal(struct vm *vm);

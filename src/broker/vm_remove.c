@@ -3,9 +3,11 @@
 #include "broker/vm_remove.h"
 #include "base/cleanup.h"
 #include "base/fdio.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "broker/fault.h"
 #include "broker/snapshot.h"
+#include "broker/vm_log.h"
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -83,6 +85,7 @@ static int remove_sealing(const struct vm_remove *rm, struct sp_error *err) {
 
 int vm_remove(const struct vm_remove *rm, bool *ret_existed, struct sp_error *err) {
     struct deadline deadline = deadline_in_ms(VM_REMOVE_DEATH_MS);
+    struct sp_error log_err = {0};
     bool existed = false;
     int r = end_process(rm, deadline, &existed, err);
 
@@ -98,6 +101,8 @@ int vm_remove(const struct vm_remove *rm, bool *ret_existed, struct sp_error *er
         r = remove_sealing(rm, err);
     if (r == 0)
         r = fault_point("remove.files", err);
+    if (r == 0 && vm_log_keep(rm->layout, rm->id, &log_err) < 0)
+        log_error(LOG_L_WARN, "vm_log_lost", &log_err, "sandbox_id", rm->id, NULL); /* no reason to keep the VM */
     if (r == 0)
         r = remove_dir(rm->layout->sandboxes, rm->id, &existed, err);
     if (r == 0)

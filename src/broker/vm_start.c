@@ -8,6 +8,7 @@
 #include "broker/fault.h"
 #include "broker/snapshot.h"
 #include "broker/vm_child.h"
+#include "broker/vm_log.h"
 #include "host/jail_root.h"
 #include "host/reflink.h"
 #include <errno.h>
@@ -22,7 +23,6 @@
 #define CPU_OVERHEAD_PERCENT 50
 #define PIDS_MAX 256
 #define LISTEN_BACKLOG 64
-#define LOG_NAME "space-vm.log"
 
 enum mount { MOUNT_DISK, MOUNT_MEMORY, MOUNT_KERNEL, MOUNT_INITRD, MOUNT_PRELOAD, MOUNT_COUNT_ };
 
@@ -164,10 +164,7 @@ static int open_boot_files(struct work *w, struct sp_error *err) {
     w->null = open("/dev/null", O_RDWR | O_CLOEXEC);
     if (w->null < 0)
         return sp_error_errno(err, errno, "open", "/dev/null");
-    w->log = openat(w->start->layout->log, LOG_NAME, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0640);
-    if (w->log < 0)
-        return sp_error_errno(err, errno, "open", "%s", LOG_NAME);
-    return 0;
+    return vm_log_create(w->dir, &w->log, err);
 }
 
 /* --- sockets, limits, configuration ------------------------------------------------------------------------------------ */

@@ -159,6 +159,8 @@ class Broker:
             self.stop()
             done = self.unmount()
             assert done.returncode == 0, done.stderr.decode()
+        text = self.log_text()
+        assert "runtime error:" not in text and "Sanitizer" not in text, text[-5000:]
         self.log.close()
         shutil.rmtree(self.root)
 

@@ -291,6 +291,17 @@ def test_vmm_may_die_alone(broker):
     assert broker.client.call("vm_list")["vms"][0]["alive"]
 
 
+def test_end_of_its_log_is_kept(broker):
+    """Whatever a VM wrote there: its own file, then a bounded, printable rest of it."""
+    vm = start(broker)
+    path = broker.state / "store" / "sandboxes" / vm["id"] / "vm.log"
+    assert path.stat().st_uid == 0 and path.stat().st_mode & 0o777 == 0o600
+    path.write_bytes(b"early\n" + b"x" * 20000 + b'\n{"event":"last"}\n\x1b[31mred\0\xff\n')
+    broker.client.call("vm_stop", id=vm["id"])
+    kept = (broker.state / "log" / "space-vm.log").read_text().partition("--- end of the log of %s\n" % vm["id"])[2]
+    assert kept == '{"event":"last"}\n\\x1b[31mred\\x00\\xff\n'
+
+
 def test_stopped_vm_is_killed(broker):
     """A process that ignores what can be ignored is dead all the same, and soon."""
     vm = start(broker)
