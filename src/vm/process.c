@@ -27,7 +27,7 @@ bool vmm_reap(struct vm *vm) {
     if (vm->vmm_ended || vm->vmm_pid <= 0)
         return true;
     do
-        r = waitpid(vm->vmm_pid, &vm->vmm_status, WNOHANG);
+        r = waitpid(vm->vmm_pid, &vm->vmm_status, WNOHANG | __WALL);
     while (r < 0 && errno == EINTR);
     if (r == 0)
         return false;
