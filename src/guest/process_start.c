@@ -75,7 +75,8 @@ static int open_null(int *ret) {
     return *ret < 0 ? -errno : 0;
 }
 
-static int make_pipes(struct process *p, const struct process_request *req, struct ends *e) {
+/* A pipe belongs to the command's user, or it could not open /dev/stdout and /dev/stderr, as tee and logs do. */
+static int make_pipes(struct process *p, const struct process_request *req, uid_t uid, struct ends *e) {
     int r = req->with_stdin ? stdin_pipe(p, &e->in) : open_null(&e->in);
 
     if (r == 0)
@@ -84,6 +85,9 @@ static int make_pipes(struct process *p, const struct process_request *req, stru
         e->err = e->out;
     else if (r == 0)
         r = output_pipe(p, 1, STREAM_STDERR, &e->err);
+    if (r == 0 && ((req->with_stdin && fchown(e->in, uid, (gid_t)-1) < 0) ||
+                   (!req->hidden && (fchown(e->out, uid, (gid_t)-1) < 0 || fchown(e->err, uid, (gid_t)-1) < 0))))
+        r = -errno;
     return r;
 }
 
@@ -201,7 +205,7 @@ static int prepare(struct process *p, const struct process_request *req, const s
                                   .cwd = req->cwd,
                                   .user = u,
                                   .tty = p->pty};
-    int r = p->pty ? make_pty(p, req, u->uid, e) : make_pipes(p, req, e);
+    int r = p->pty ? make_pty(p, req, u->uid, e) : make_pipes(p, req, u->uid, e);
 
     if (r < 0)
         return r;

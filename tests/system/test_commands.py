@@ -119,6 +119,11 @@ def test_exit_reasons(api, sandbox, argv, code, signal):
     assert r.exited and r.exited["exit_code"] == code and r.exited["signal"] == signal, r
 
 
+def test_a_command_can_reopen_its_own_streams(api, sandbox):
+    r = api.run(sandbox, ["sh", "-c", "echo out > /dev/stdout; echo err > /dev/stderr; cat /dev/stdin"])
+    assert (r.code, bytes(r.stdout), bytes(r.stderr)) == (0, b"out\n", b"err\n"), r
+
+
 def test_timeout_kills_the_whole_command(api, sandbox):
     r = api.run(sandbox, ["sh", "-c", "sleep 1000 & sleep 1000"], timeout_s=1)
     assert r.exited["reason"] == "timeout" and r.exited["signal"] == 9
