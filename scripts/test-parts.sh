@@ -108,8 +108,16 @@ system_part() {
 }
 
 part_control() { system_part control; }
-part_node() { system_part node; }
-part_gateway() { system_part gateway; }
+
+# One program between stand-ins of its neighbours: the sanitizers watch it.
+sanitized_part() {
+    need_tests "tests/$1"
+    scripts/build.sh --sanitize --no-install
+    SPACE_BUILD_DIR=$PWD/build-sanitize pytest_folder "tests/$1"
+}
+
+part_node() { sanitized_part node; }
+part_gateway() { sanitized_part gateway; }
 part_guest() { system_part guest; }
 part_broker() { system_part broker; }
 part_engine() { system_part engine; }

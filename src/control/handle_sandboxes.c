@@ -30,17 +30,20 @@ static int answer_accepted(struct request *rq, const char *operation_id) {
     put_new(o, "sandbox", render_sandbox(&b));
     rq->answer = o;
     rq->status = 202;
-    rq->wait_kind = 'o';
     rq->is_settled = operation_is_final(op.state);
-    (void)text_copy(rq->wait_key, sizeof(rq->wait_key), op.id);
     (void)text_copy(rq->object_id, sizeof(rq->object_id), b.id);
     return 0;
 }
 
 int refresh_sandbox_accepted(struct request *rq) {
-    char id[ID_SIZE];
-    (void)text_copy(id, sizeof(id), rq->wait_key);
-    return answer_accepted(rq, id);
+    return answer_accepted(rq, rq->wait_key);
+}
+
+/* The first answer: from here on the operation may be waited for. */
+static int begin_accepted(struct request *rq, const char *operation_id) {
+    rq->wait_kind = 'o';
+    (void)text_copy(rq->wait_key, sizeof(rq->wait_key), operation_id);
+    return answer_accepted(rq, operation_id);
 }
 
 /* ---- create ---- */
@@ -125,7 +128,7 @@ static int insert(struct request *rq, struct sandbox_new_row *n) {
     n->machine_id = machine_id;
     n->timeout_s = rq->c->settings.create_timeout_s;
     r = lifecycle_create(rq->db, n, &rq->err);
-    return r < 0 ? r : answer_accepted(rq, operation_id);
+    return r < 0 ? r : begin_accepted(rq, operation_id);
 }
 
 int handle_sandbox_create(struct request *rq) {
@@ -245,8 +248,8 @@ int handle_sandbox_delete(struct request *rq) {
     if (r < 0)
         return r;
     if (b.delete_operation_id)
-        return answer_accepted(rq, b.delete_operation_id);
+        return begin_accepted(rq, b.delete_operation_id);
     id_new(operation_id, ID_OPERATION);
     r = lifecycle_delete(rq->db, &b, operation_id, &rq->err);
-    return r < 0 ? r : answer_accepted(rq, operation_id);
+    return r < 0 ? r : begin_accepted(rq, operation_id);
 }

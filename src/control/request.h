@@ -63,7 +63,8 @@ struct request {
     char problem_operation[ID_SIZE];
     unsigned retry_after_s; /* 0: 1 for those that have one */
 
-    /* Waiting: what for, how long at most, and whether there is nothing left to wait for. */
+    /* Waiting: what for (read by the loop once parked, so a refresh leaves it alone), how long at most, and whether there
+     * is nothing left to wait for. */
     char wait_kind; /* a note_kind, 0: nothing */
     char wait_key[72];
     unsigned wait_s;

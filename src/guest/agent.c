@@ -240,7 +240,7 @@ int agent_init(struct agent *a, const struct agent_config *config) {
     if (r == 0)
         r = channel_init(&a->channel, CHANNEL_GUEST, NULL);
     if (r == 0)
-        r = cgroup_setup(&a->loop, config->cgroup_root);
+        r = cgroup_setup(&a->loop, config->cgroup_root, !config->hosted);
     if (r == 0)
         r = watch_signals(a);
     if (r == 0)

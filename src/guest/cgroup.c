@@ -5,12 +5,15 @@
 #include "guest/klog.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 
 #define AGENT_MEMORY_MIN "16777216"
 #define MAX_DEPTH 8
+#define NAME_TRIES 64
 
 static struct {
     struct loop *loop;
@@ -58,7 +61,18 @@ static int make_dir(int dirfd, const char *name, int *ret_fd) {
     return *ret_fd < 0 ? -errno : 0;
 }
 
-int cgroup_setup(struct loop *l, const char *root) {
+/* A cgroup namespace is rooted where its maker is, so the agent steps into `user` for a moment. */
+static int hide_tree(const char *root) {
+    int r = write_at(tree.parent_fd[CGROUP_USER], "cgroup.procs", "0");
+
+    if (r < 0)
+        return r;
+    if (unshare(CLONE_NEWCGROUP) < 0 || umount2(root, MNT_DETACH) < 0)
+        return -errno;
+    return mount("cgroup2", root, "cgroup2", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) < 0 ? -errno : 0;
+}
+
+int cgroup_setup(struct loop *l, const char *root, bool hide) {
     _cleanup_close_ int agent_fd = -1;
     int r = 0;
 
@@ -76,13 +90,15 @@ int cgroup_setup(struct loop *l, const char *root) {
         return r;
     if ((r = make_dir(tree.space_fd, "hooks", &tree.parent_fd[CGROUP_HOOKS])) < 0)
         return r;
-    enable_controllers(tree.parent_fd[CGROUP_USER]);
+    if (hide && (r = hide_tree(root)) < 0)
+        return r;
     if (write_at(tree.space_fd, "memory.min", AGENT_MEMORY_MIN) < 0 ||
         write_at(agent_fd, "memory.min", AGENT_MEMORY_MIN) < 0)
         klog(KLOG_WARN, "no memory.min for the agent: %s", strerror(errno));
     r = write_at(agent_fd, "cgroup.procs", "0");
     if (r < 0)
-        klog(KLOG_WARN, "agent stays in the root cgroup: %s", strerror(-r));
+        klog(KLOG_WARN, "agent is not in its own cgroup: %s", strerror(-r));
+    enable_controllers(tree.parent_fd[CGROUP_USER]); /* possible only while no process is directly in it */
     tree.freeze_fd = openat(tree.parent_fd[CGROUP_USER], "cgroup.events", O_RDONLY | O_CLOEXEC);
     return tree.freeze_fd < 0 ? -errno : 0;
 }
@@ -121,20 +137,27 @@ void cgroup_teardown(void) {
 
 static struct cgroup *make(enum cgroup_parent parent) {
     struct cgroup *cg = calloc(1, sizeof(*cg));
-    int r;
+    int r = -EEXIST;
 
     if (!cg)
         return NULL;
     cg->parent = parent;
     cg->events_fd = cg->empty.fd = cg->fd = -1;
-    (void)text_printf(cg->name, sizeof(cg->name), "%llu", (unsigned long long)++tree.next);
-    r = make_dir(tree.parent_fd[parent], cg->name, &cg->fd);
-    if (r < 0) {
-        free(cg);
-        errno = -r;
-        return NULL;
+    for (int tries = 0; tries < NAME_TRIES; tries++) {
+        (void)text_printf(cg->name, sizeof(cg->name), "%llu", (unsigned long long)++tree.next);
+        if (mkdirat(tree.parent_fd[parent], cg->name, 0755) == 0) {
+            r = make_dir(tree.parent_fd[parent], cg->name, &cg->fd);
+            break;
+        }
+        r = -errno;
+        if (r != -EEXIST) /* a command may have made one of that name */
+            break;
     }
-    return cg;
+    if (r == 0)
+        return cg;
+    free(cg);
+    errno = -r;
+    return NULL;
 }
 
 struct cgroup *cgroup_new(enum cgroup_parent parent) {

@@ -26,8 +26,10 @@ struct cgroup {
     bool gone;  /* removed from the tree */
 };
 
-/* Makes the tree below root (a cgroup v2 mount) and moves the agent in. 0 or -errno. */
-int cgroup_setup(struct loop *l, const char *root);
+/* Makes the tree below root (a cgroup v2 mount) and moves the agent in. With `hide`, root is mounted anew so that `user`
+ * is all that can be seen of the tree: what a command makes at the top (Docker does) is frozen and killed with the rest.
+ * 0 or -errno. */
+int cgroup_setup(struct loop *l, const char *root, bool hide);
 /* Hosted agents only: removes the tree again. */
 void cgroup_teardown(void);
 

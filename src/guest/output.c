@@ -129,6 +129,16 @@ static void discard(struct output *o) {
         output_close(o);
 }
 
+/* Nobody has the other end open. A pty stays: closing it would hang up on a leader that still lives. */
+static void end_of_stream(struct output *o) {
+    if (o->process->pty) {
+        stop_watching(o);
+        return;
+    }
+    output_close(o);
+    set_final(o);
+}
+
 static void on_readable(struct source *s, uint32_t events) {
     struct output *o = container_of(s, struct output, source);
 
@@ -138,8 +148,7 @@ static void on_readable(struct source *s, uint32_t events) {
     } else if (o->process->state == PROC_DRAINING) {
         drain(o);
     } else if (read_once(o) < 0) {
-        output_close(o);
-        set_final(o);
+        end_of_stream(o);
     }
 }
 

@@ -178,12 +178,16 @@ struct work {
 
 static int load_work(struct store *s, const char *id, struct work *w, struct sp_error *err) {
     struct pg_args a = {0};
+    uint64_t locked = 0;
     pg_text(&a, id);
-    int r = pg_run(s,
+    int r = pg_count(s, "SELECT 1 FROM sandboxes WHERE id = $1 FOR NO KEY UPDATE SKIP LOCKED", &a, &locked, err);
+    if (r < 0 || locked == 0)
+        return r;
+    r = pg_run(s,
                    "SELECT b.id, b.state, b.node_id, b.released_at IS NOT NULL, b.vcpus, b.memory_mib, b.operation_id, "
                    "o.kind, " PG_MS("o.deadline_at") ", " PG_MS("now()")
                    " FROM sandboxes b LEFT JOIN operations o ON o.id = b.operation_id "
-                   "WHERE b.id = $1 FOR NO KEY UPDATE OF b SKIP LOCKED",
+                   "WHERE b.id = $1",
                    &a, &w->res, err);
     if (r < 0)
         return r;

@@ -27,10 +27,15 @@ int lifecycle_lock_observed(struct store *s, const char *const *ids, size_t n, s
     if (!ids_literal(&list, ids, n))
         return sp_error_set(err, SP_E_TOO_LARGE, "too many sandboxes in one report");
     pg_text(&a, list.data);
+    /* A lock that had to wait sees the new row of its own table, but the old ones of those joined to it: so it comes
+     * first, in a statement of its own, here and wherever a locked row is read together with others. */
+    int r = pg_queue(s, "SELECT 1 FROM sandboxes WHERE id = ANY($1::text[]) ORDER BY id FOR NO KEY UPDATE", &a, err);
+    if (r < 0)
+        return r;
     return pg_run(s,
                   "SELECT b.id, b.state, b.ready, b.node_id, b.released_at IS NOT NULL, b.generation, b.operation_id, "
                   "o.kind, o.state FROM sandboxes b LEFT JOIN operations o ON o.id = b.operation_id "
-                  "WHERE b.id = ANY($1::text[]) ORDER BY b.id FOR NO KEY UPDATE OF b",
+                  "WHERE b.id = ANY($1::text[])",
                   &a, ret_res, err);
 }
 

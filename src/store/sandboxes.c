@@ -61,11 +61,13 @@ int sandbox_get(struct store *s, const char *id, const char *tenant_id, bool loc
     struct pg_args a = {0};
     pg_text(&a, id);
     pg_text(&a, tenant_id);
-    int r = pg_run(s,
-                   lock ? "SELECT " COLUMNS FROM "WHERE s.id = $1 AND ($2::text IS NULL OR s.tenant_id = $2) "
-                          "FOR NO KEY UPDATE OF s"
-                        : "SELECT " COLUMNS FROM "WHERE s.id = $1 AND ($2::text IS NULL OR s.tenant_id = $2)",
-                   &a, &res, err);
+    int r = 0;
+    if (lock) /* on its own, see lifecycle_observe.c */
+        r = pg_queue(s,
+                     "SELECT 1 FROM sandboxes WHERE id = $1 AND ($2::text IS NULL OR tenant_id = $2) FOR NO KEY UPDATE",
+                     &a, err);
+    if (r == 0)
+        r = pg_run(s, "SELECT " COLUMNS FROM "WHERE s.id = $1 AND ($2::text IS NULL OR s.tenant_id = $2)", &a, &res, err);
     if (r < 0)
         return r;
     if (pg_rows(res) == 0)

@@ -7,7 +7,8 @@ import pathlib
 import socket
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-BUILD = pathlib.Path(os.environ.get("SPACE_BUILD_DIR", ROOT / "build-node"))
+BUILD = pathlib.Path(os.environ.get("SPACE_BUILD_DIR") or
+                     next((ROOT / d for d in ("build-sanitize", "build") if (ROOT / d / "build.ninja").exists()), ROOT / "build"))
 _counter = itertools.count()
 
 

@@ -131,8 +131,8 @@ def test_background_writer_is_not_blocked(c):
     c.sh("rm /tmp/space-test-bg")
 
 
-def test_orphans_are_reaped(c):
-    n = size(300, 5000)
+def test_orphans_are_reaped(guest, c):
+    n = guest.orphans
     done = 0
     while done < n:
         assert c.sh("for i in $(seq 100); do (for k in 1 2 3 4 5 6 7 8 9; do :; done) & done", timeout=120).exited.exit_code == 0
@@ -496,8 +496,8 @@ def test_records_of_any_bytes(c):
 
 # --- flatness ---
 
-def test_commands_leave_descriptors_and_memory_flat(c):
-    n = size(300, 20000)
+def test_commands_leave_descriptors_and_memory_flat(guest, c):
+    n = guest.flat_commands
     fds, rss = [], []
     for i in range(n):
         kind = i % 6

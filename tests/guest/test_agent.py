@@ -38,6 +38,7 @@ def boot(folder, disk, profile, **more):
         guest.stop()
         raise
     guest.ready = time.monotonic() - guest.began
+    guest.flat_commands, guest.orphans = size(300, 3000), size(300, 5000)  # the larger run is test_hosted.py's
     return guest
 
 
@@ -85,9 +86,25 @@ def test_mounts_and_devices(c):
 
 def test_the_agent_is_not_reachable_from_commands(c):
     assert c.sh("kill -9 1; kill -TERM 1; sleep 0.2; echo fine").stdout == b"fine\n"
-    assert c.sh("cat /proc/self/cgroup").stdout.startswith(b"0::/space/user/")
-    assert c.sh("cat /proc/1/cgroup").stdout == b"0::/space/agent\n"
+    assert re.fullmatch(rb"0::/\d+\n", c.sh("cat /proc/self/cgroup").stdout)
+    assert c.sh("cat /proc/1/cgroup").stdout == b"0::/../agent\n"
+    assert b"agent" not in c.sh("ls /sys/fs/cgroup").stdout
     assert c.ping().kind == "PONG"
+
+
+def test_what_a_command_puts_at_the_top_is_frozen_too(c):
+    """Docker makes cgroups at the root of what it sees and moves processes there."""
+    c.start("sh", "-c", "mkdir /sys/fs/cgroup/docker; echo $$ > /sys/fs/cgroup/docker/cgroup.procs; "
+            "echo $$ > /run/moved; while :; do date +%N > /run/moved-stamp; done", process_id="moved").wait_started()
+    assert c.sh("while [ ! -s /run/moved-stamp ]; do sleep 0.1; done; cat /proc/$(cat /run/moved)/cgroup").stdout == b"0::/docker\n"
+    stream = c.open()
+    stream.send(channel.record("QUIESCE"))
+    assert stream.next().kind == "QUIESCED"
+    c.hello()
+    c.identity()
+    assert c.ask("SIGNAL", process_id="moved", signal=9, scope=1).kind == "OK"  # it left its own cgroup
+    assert c.attach("moved").wait().exited.signal == 9
+    assert c.sh("rmdir /sys/fs/cgroup/docker").exited.exit_code == 0
 
 
 def test_groups_of_a_user(c):
@@ -98,7 +115,7 @@ def test_groups_of_a_user(c):
 
 def test_identity_in_the_guest(c):
     c.sh("""mkdir -p /etc/space/identity.d
-        printf '#!/bin/sh\nsleep 0.2; echo "$SPACE_GENERATION $(cat /run/space/generation) $(hostname) $(cat /sys/fs/cgroup/space/user/cgroup.events)" > /run/hook\n' > /etc/space/identity.d/10-first
+        printf '#!/bin/sh\nsleep 0.2; echo "$SPACE_GENERATION $(cat /run/space/generation) $(hostname) $(cat /sys/fs/cgroup/cgroup.events)" > /run/hook\n' > /etc/space/identity.d/10-first
         printf '#!/bin/sh\nexit 3\n' > /etc/space/identity.d/20-fails
         printf '#!/bin/sh\necho bad > /run/bad\n' > /etc/space/identity.d/30-writable
         chmod 755 /etc/space/identity.d/10-first /etc/space/identity.d/20-fails; chmod 777 /etc/space/identity.d/30-writable""")
@@ -167,7 +184,7 @@ def test_full_disk_leaves_the_agent_working(c):
 def test_cgroups_are_removed(c):
     for _ in range(size(20, 500)):
         c.sh("mkdir /sys/fs/cgroup$(cut -d: -f3 /proc/self/cgroup)/mine; true")
-    left = c.sh("ls -d /sys/fs/cgroup/space/user/*/ | wc -l").stdout
+    left = c.sh("ls -d /sys/fs/cgroup/*/ | wc -l").stdout
     assert int(left) <= 6  # this one, the spare, and what earlier tests left running
 
 

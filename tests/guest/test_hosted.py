@@ -8,6 +8,7 @@ import pytest
 import channel
 import vm
 from cases import *  # noqa: F401,F403 - the tests
+from sizes import size
 
 
 @pytest.fixture(scope="module")
@@ -18,6 +19,7 @@ def guest(tmp_path_factory):
     if os.geteuid() != 0:
         pytest.skip("needs root")
     hosted = vm.Hosted(program, tmp_path_factory.mktemp("hosted"))
+    hosted.flat_commands, hosted.orphans = size(1200, 20000), size(300, 5000)
     yield hosted
     status = hosted.stop()
     if status == 77:

@@ -31,7 +31,11 @@ def free_ports(n):
 
 
 class System:
-    def __init__(self, kernel="auto", uid_base=1720000, **settings):
+    _made = 0
+
+    def __init__(self, kernel="auto", **settings):
+        System._made += 1
+        uid_base = 1000000 + (os.getpid() % 4000) * 100000 + System._made * 10000  # two runs at once share no uid
         self.root = pathlib.Path(tempfile.mkdtemp(prefix="sp", dir="/tmp"))
         self.root.chmod(0o711)
         self.state = self.root / "s"

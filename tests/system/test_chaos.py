@@ -19,7 +19,7 @@ ALLOWED = {"creating", "running", "deleting", "deleted", "failed"}
 
 @pytest.fixture
 def own():
-    s = System(uid_base=1740000)
+    s = System()
     try:
         s.up()
         s.seed()
@@ -128,7 +128,7 @@ def test_create_delete_under_random_kills(own):
 
 def test_down_leaves_nothing():
     before = hostdiff.snapshot("/tmp/no-such-state")
-    s = System(uid_base=1760000)
+    s = System()
     try:
         s.up()
         s.seed()

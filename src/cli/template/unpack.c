@@ -105,8 +105,8 @@ static int open_archives(struct unpack *u, int fd, struct sp_error *err) {
     archive_read_support_format_tar(u->in);
     archive_read_support_format_gnutar(u->in);
     archive_write_disk_set_options(u->out, ARCHIVE_EXTRACT_OWNER | ARCHIVE_EXTRACT_PERM | ARCHIVE_EXTRACT_TIME |
-                                               ARCHIVE_EXTRACT_XATTR | ARCHIVE_EXTRACT_UNLINK |
-                                               ARCHIVE_EXTRACT_SECURE_SYMLINKS | ARCHIVE_EXTRACT_SECURE_NODOTDOT |
+                                               ARCHIVE_EXTRACT_XATTR | ARCHIVE_EXTRACT_SECURE_SYMLINKS |
+                                               ARCHIVE_EXTRACT_SECURE_NODOTDOT |
                                                ARCHIVE_EXTRACT_SECURE_NOABSOLUTEPATHS);
     if (archive_read_open_fd(u->in, fd, UNPACK_BLOCK) != ARCHIVE_OK)
         return sp_error_set(err, SP_E_INVALID, "this is no tar archive: %s", archive_error_string(u->in));
