@@ -224,6 +224,26 @@ def test_stdin_closed_by_the_reader(c):
     assert c.stdin("nobody", b"x").code == "not_found"
 
 
+def test_stdin_answer_after_a_full_pipe(c):
+    """Nothing else happens on the channel when the last byte goes into the pipe: the answer must come by itself."""
+    data = bytes(150000)
+    cmd = c.start("sh", "-c", "sleep 1; cat > /dev/null; sleep 600", process_id="cat5", stdin=1).wait_started()
+    answer = c.stdin("cat5", data)
+    assert answer.kind == "OK" and answer.accepted == len(data)
+    c.ask("SIGNAL", process_id="cat5", signal=9)
+    cmd.wait()
+
+
+def test_a_command_can_reopen_its_own_streams(c):
+    script = "echo out > /dev/stdout; echo err > /dev/stderr; cat < /dev/stdin"
+    for user in ("root", "nobody"):
+        cmd = c.start("sh", "-c", script, user=user, cwd="/", stdin=1)
+        cmd.wait_started()
+        assert c.stdin(cmd.started.process_id, b"in", close_after=1).accepted == 2
+        cmd.wait()
+        assert (cmd.stdout, cmd.stderr, cmd.exited.exit_code) == (b"out\nin", b"err\n", 0)
+
+
 def test_stdin_not_asked_for(c):
     cmd = c.start("sleep", "600", process_id="cat4").wait_started()
     assert c.stdin("cat4", b"x").code == "closed"
