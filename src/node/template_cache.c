@@ -147,12 +147,28 @@ static void fill_slots(struct template_cache *c) {
 
 /* ---- steps ---- */
 
+/* Takes fields over. */
+static void ask(struct template_entry *e, const char *name, json_t *fields,
+                void (*done)(void *ctx, const json_t *reply, const struct sp_error *err)) {
+    if (broker_call_start(e->cache->broker, name, fields, done, e, &e->call, NULL) < 0)
+        loop_timer_start(e->timer, RETRY_MS, 0);
+}
+
+static void on_cleaned(void *ctx, const json_t *reply, const struct sp_error *err);
+
+/* Ends what is left of the boot, then READY or, with a fault, the waiters' bad news. */
+static void clean_up(struct template_entry *e) {
+    if (e->state != TEMPLATE_CLEANING)
+        set_state(e, TEMPLATE_CLEANING);
+    if (!e->call && broker_client_is_up(e->cache->broker))
+        ask(e, "vm_stop", json_pack("{s:s}", "id", e->boot_id), on_cleaned);
+}
+
 static void fail(struct template_entry *e, const struct fault *fault) {
     e->fault = *fault;
     log_event(LOG_L_WARN, "template_boot_failed", "snapshot", e->spec.key, "template", e->spec.digest, "code",
               failure_name(fault->code), "message", fault->message, NULL);
-    set_state(e, TEMPLATE_CLEANING);
-    entry_step(e);
+    clean_up(e);
 }
 
 /* The broker is away (template_cache_sync() goes on then) or has no room: later. */
@@ -206,8 +222,7 @@ static void on_sealed(void *ctx, const json_t *reply, const struct sp_error *err
     if (!call_succeeded(e, err))
         return;
     e->fault = (struct fault){0};
-    set_state(e, TEMPLATE_CLEANING);
-    entry_step(e);
+    clean_up(e);
 }
 
 static void on_boot_status(void *ctx, const struct vm_status *s) {
@@ -283,13 +298,6 @@ static void on_removed(void *ctx, const json_t *reply, const struct sp_error *er
     fill_slots(c);
 }
 
-/* Takes fields over. */
-static void ask(struct template_entry *e, const char *name, json_t *fields,
-                void (*done)(void *ctx, const json_t *reply, const struct sp_error *err)) {
-    if (broker_call_start(e->cache->broker, name, fields, done, e, &e->call, NULL) < 0)
-        loop_timer_start(e->timer, RETRY_MS, 0);
-}
-
 static void begin_boot(struct template_entry *e) {
     struct template_cache *c = e->cache;
     struct sp_error err = {0};
@@ -331,7 +339,7 @@ static void entry_step(struct template_entry *e) {
             on_sealed);
         break;
     case TEMPLATE_CLEANING:
-        ask(e, "vm_stop", json_pack("{s:s}", "id", e->boot_id), on_cleaned);
+        clean_up(e);
         break;
     case TEMPLATE_READY:
     case TEMPLATE_BOOTING:

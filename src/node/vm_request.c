@@ -59,14 +59,15 @@ static int merge_env(const json_t *manifest, const json_t *own, json_t **ret, st
 /* What both kinds of VM have in their config. */
 static json_t *common_config(const struct vm_request_base *b, uint64_t generation, const char *hostname,
                              const char *machine_id, json_t *env, uint64_t deadline_ms) {
-    const struct settings *s = b->settings;
+    json_int_t window = (json_int_t)b->settings->output_window_kib * 1024;
+    json_int_t retention = (json_int_t)b->settings->session_retention_s * 1000;
     if (deadline_ms > VM_CONFIG_DEADLINE_MS_MAX)
         deadline_ms = VM_CONFIG_DEADLINE_MS_MAX;
     return json_pack("{s:b, s:I, s:s, s:I, s:{s:s, s:s, s:o}, s:I, s:I, s:I}", "acpi", b->facts->kernel->acpi,
                      "tsc_khz", (json_int_t)b->facts->tsc_khz, "qemu_version", b->facts->qemu_version, "generation",
                      (json_int_t)generation, "identity", "hostname", hostname, "machine_id", machine_id, "env", env,
-                     "output_window", (json_int_t)(s->output_window_kib * 1024), "session_retention_ms",
-                     (json_int_t)(s->session_retention_s * 1000), "deadline_ms", (json_int_t)deadline_ms);
+                     "output_window", window, "session_retention_ms", retention, "deadline_ms",
+                     (json_int_t)deadline_ms);
 }
 
 /* Fields around a config (taken over); checks the one bound that would cost us the connection. */
@@ -153,7 +154,7 @@ static int add_commands(json_t *config, const json_t *manifest, json_t *env, str
         (void)json_object_set_new(config, "probe", command);
         if (json_get_opt_u64(probe, "readiness_probe", "timeout_s", 1, PROBE_TIMEOUT_MAX_S, 60, &timeout_s, err) < 0)
             return -SP_E_INVALID;
-        (void)json_object_set_new(command, "timeout_ms", json_integer((json_int_t)(timeout_s * 1000)));
+        (void)json_object_set_new(command, "timeout_ms", json_integer((json_int_t)timeout_s * 1000));
     }
     return 0;
 }
