@@ -376,8 +376,8 @@ const char *harness_snapshot(struct harness *h, bool fresh) {
         harness_die("template boot: %s\nconsole (base64): %s", vm.status ? json_dumps(vm.status, 0) : "no status",
                     console ? json_string_value(json_object_get(console, "data")) : "none");
     }
-    (void)fprintf(stderr, "harness: template %s: %s\n", h->kernel,
-                  json_dumps(json_object_get(vm.status, "timings"), 0));
+    _cleanup_free_ char *timings = json_dumps(json_object_get(vm.status, "timings"), 0);
+    (void)fprintf(stderr, "harness: template %s: %s\n", h->kernel, timings);
     harness_make_dir(dir, 0755, 0);
     for (size_t i = 0; i < ARRAY_SIZE(files); i++) {
         char from[HARNESS_PATH], to[HARNESS_PATH];
