@@ -10,6 +10,7 @@ import pytest
 
 from driver import MIB, Broker, Refused, UID_BASE, alive, vm_id
 from lib import hostdiff
+from lib.sizes import size
 
 JOB_STEPS = ["start.source", "start.directory", "start.disk", "start.state", "start.boot_files", "start.sockets", "start.cgroup",
              "start.config", "start.mounts", "start.fork", "start.ready", "start.record", "start.release", "start.confirm"]
@@ -49,13 +50,15 @@ def left(broker):
     return d
 
 
-@pytest.mark.parametrize("mode", ["clone", "template_boot"])
-@pytest.mark.parametrize("action", ["error", "enospc", "kill"])
-@pytest.mark.parametrize("point", JOB_STEPS + CHILD_STEPS)
+START_FAULTS = [(point, action, mode) for point in JOB_STEPS + CHILD_STEPS for action, mode in
+                (("error", "clone"), ("error", "template_boot"), ("enospc", "template_boot"), ("kill", "clone"))]
+SEAL_FAULTS = [(point, action) for point in ("seal.move", "seal.manifest", "seal.publish") for action in ("error", "kill", "kill_broker")]
+
+
+# At the small size each point has one fault, and each fault comes in turn.
+@pytest.mark.parametrize("point,action,mode", size([f for i, f in enumerate(START_FAULTS) if i % 4 == i // 4 % 4], START_FAULTS))
 def test_start_fails(faulty, point, action, mode):
     """The broker itself removes what there was before it answers."""
-    if action == "enospc" and mode == "clone" or action == "kill" and mode == "template_boot":
-        pytest.skip("the other mode stands for it")
     restart(faulty, "%s:%s" % (point, action))
     with pytest.raises(Refused) as e:
         faulty.start_vm(faulty.image_template, mode=mode, **({"snapshot": faulty.image_key} if mode == "clone" else {}))
@@ -128,8 +131,7 @@ def test_broker_dies_during_a_removal(faulty, point):
     assert not left(faulty)
 
 
-@pytest.mark.parametrize("point", ["seal.move", "seal.manifest", "seal.publish"])
-@pytest.mark.parametrize("action", ["error", "kill", "kill_broker"])
+@pytest.mark.parametrize("point,action", size(SEAL_FAULTS[::4], SEAL_FAULTS))
 def test_seal_is_cut_off_and_taken_up_again(faulty, point, action):
     restart(faulty, "%s:%s" % (point, action))
     template = faulty.template()

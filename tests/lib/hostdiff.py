@@ -209,7 +209,7 @@ def list_cgroups(scope):
         root = pathlib.Path(left.split()[4])
         for group in root.glob("space-*"):
             if group.name == want or scope.whole:
-                found += [str(group)] + [str(p) for p in group.glob("**/*") if p.is_dir()]
+                found += [top for top, _, _ in os.walk(group)]  # which minds no group that goes away meanwhile
     return set(found)
 
 
