@@ -254,7 +254,9 @@ static bool probe_once(struct vm *vm, uint64_t *ret_code) {
     return true;
 }
 
+/* timeout_ms bounds one run of the probe and all of them together. */
 static bool probe(struct vm *vm, uint64_t *since) {
+    struct deadline over = deadline_in_ms(vm->config.probe.timeout_ms);
     uint64_t code = 0;
     if (!vm->config.probe.argv)
         return true;
@@ -266,7 +268,7 @@ static bool probe(struct vm *vm, uint64_t *since) {
         }
         while (!deadline_passed(pause) && !is_over(vm))
             vm_turn(vm, &pause);
-        if (!is_over(vm) && deadline_passed(vm->deadline))
+        if (!is_over(vm) && (deadline_passed(over) || deadline_passed(vm->deadline)))
             vm_fail(vm, VM_REASON_PROBE_FAILED, "the readiness probe still exits with %llu", (unsigned long long)code);
         if (is_over(vm))
             break;

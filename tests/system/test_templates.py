@@ -167,7 +167,7 @@ def test_start_command_and_probe(system, api, tmp_path):
         "start_command": ["sh", "-c", "sleep 1; echo started > /tmp/ready; exec sleep 100000"],
         "readiness_probe": {"command": ["test", "-f", "/tmp/ready"], "timeout_s": 60}})
     sid = api.create("served:latest")
-    r = api.run(sid, ["sh", "-c", "cat /tmp/ready; pgrep -f 'sleep 100000' | wc -l"])
+    r = api.run(sid, ["sh", "-c", "cat /tmp/ready; pgrep -xc sleep"])
     assert r.stdout.split() == [b"started", b"1"], r
     api.delete(sid)
 
