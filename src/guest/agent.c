@@ -20,13 +20,21 @@ const char *const *agent_environment(const struct agent *a) {
 
 /* --- the port --- */
 
-/* Edge-triggered: a port without a host reports a hang-up for ever, and no such event says who is there next. */
+/* Edge-triggered: a port without a host reports a hang-up for ever, and no such event says who is there next. Room to
+ * write is asked for only while it is missing. */
 static void on_port(struct source *s, uint32_t events) {
     struct agent *a = container_of(s, struct agent, port);
 
     a->port_readable = true;
-    if (events & EPOLLOUT)
+    if (events & EPOLLOUT) {
         a->port_writable = true;
+        (void)loop_change(&a->loop, s, EPOLLIN | EPOLLET);
+    }
+}
+
+static void wait_for_room(struct agent *a) {
+    a->port_writable = false;
+    (void)loop_change(&a->loop, &a->port, EPOLLIN | EPOLLOUT | EPOLLET);
 }
 
 static void drop_sessions(struct agent *a) {
@@ -110,7 +118,7 @@ static void write_port(struct agent *a) {
         if (n > 0)
             channel_sent(&a->channel, (size_t)n);
         else if (n == 0 || errno != EINTR)
-            a->port_writable = false;
+            wait_for_room(a);
     }
 }
 
@@ -187,15 +195,22 @@ static bool step(struct agent *a, bool more) {
            (a->port_writable && a->channel.out.len > 0);
 }
 
+static void tidy_up(struct agent *a) {
+    a->tidy = false;
+    cgroup_prepare_spare();
+}
+
 void agent_run(struct agent *a) {
     bool more = true;
 
     while (!a->stop) {
         more = step(a, more);
-        if (a->state == AGENT_SILENT && all_said(a))
+        if (a->state == AGENT_SILENT && all_said(a)) {
             be_silent(a);
-        else if (!more)
-            cgroup_prepare_spare();
+            more = true; /* the acknowledgement waits to be written */
+        } else if (!more && a->tidy) {
+            tidy_up(a);
+        }
         if (a->shutting_down && (all_said(a) || !a->port_writable)) {
             if (!a->config.hosted)
                 power_off();
@@ -206,7 +221,7 @@ void agent_run(struct agent *a) {
 
 static int watch_port(struct agent *a) {
     struct epoll_event ev = {.events = EPOLLIN | EPOLLET};
-    int r = loop_add(&a->loop, &a->port, a->config.port_fd, EPOLLIN | EPOLLOUT | EPOLLET, on_port);
+    int r = loop_add(&a->loop, &a->port, a->config.port_fd, EPOLLIN | EPOLLET, on_port);
 
     if (r < 0)
         return r;
@@ -235,6 +250,7 @@ int agent_init(struct agent *a, const struct agent_config *config) {
     memset(a, 0, sizeof(*a));
     a->config = *config;
     a->port.fd = a->signals.fd = a->freezer.source.fd = -1;
+    a->tidy = a->port_writable = true;
     process_table_init(&a->processes, config->memory_bytes);
     r = loop_init(&a->loop);
     if (r == 0)

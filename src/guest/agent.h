@@ -60,6 +60,7 @@ struct agent {
         size_t next;
         unsigned run, failed;
     } identify;
+    bool tidy; /* a command has ended and was told: time for what would delay one that starts */
     bool shutting_down;
     bool stop; /* hosted: leave the loop */
 };

@@ -54,11 +54,15 @@ static void enable_controllers(int dirfd) {
         (void)write_at(dirfd, "cgroup.subtree_control", names[i]); /* what the kernel lacks is done without */
 }
 
+static int open_group(int dirfd, const char *name, int *ret_fd) {
+    *ret_fd = openat(dirfd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    return *ret_fd < 0 ? -errno : 0;
+}
+
 static int make_dir(int dirfd, const char *name, int *ret_fd) {
     if (mkdirat(dirfd, name, 0755) < 0 && errno != EEXIST)
         return -errno;
-    *ret_fd = openat(dirfd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-    return *ret_fd < 0 ? -errno : 0;
+    return open_group(dirfd, name, ret_fd);
 }
 
 /* A cgroup namespace is rooted where its maker is, so the agent steps into `user` for a moment. */
@@ -146,7 +150,7 @@ static struct cgroup *make(enum cgroup_parent parent) {
     for (int tries = 0; tries < NAME_TRIES; tries++) {
         (void)text_printf(cg->name, sizeof(cg->name), "%llu", (unsigned long long)++tree.next);
         if (mkdirat(tree.parent_fd[parent], cg->name, 0755) == 0) {
-            r = make_dir(tree.parent_fd[parent], cg->name, &cg->fd);
+            r = open_group(tree.parent_fd[parent], cg->name, &cg->fd);
             break;
         }
         r = -errno;
@@ -173,7 +177,7 @@ struct cgroup *cgroup_new(enum cgroup_parent parent) {
 }
 
 void cgroup_prepare_spare(void) {
-    if (!tree.spare && tree.parent_fd[CGROUP_USER] >= 0)
+    if (!tree.spare)
         tree.spare = make(CGROUP_USER);
 }
 

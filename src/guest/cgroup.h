@@ -39,7 +39,7 @@ void cgroup_started(struct cgroup *cg); /* closes fd */
 /* The leader is gone (or never was): the group goes when it is empty. */
 void cgroup_leader_gone(struct cgroup *cg);
 void cgroup_release(struct cgroup *cg); /* the record is gone; NULL is fine */
-/* Makes the spare group; call when there is nothing more urgent. */
+/* Makes the spare group, if there is none; call when there is nothing more urgent. */
 void cgroup_prepare_spare(void);
 
 int cgroup_kill(struct cgroup *cg); /* SIGKILL to all in it and below; 0 or -errno */

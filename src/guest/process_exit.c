@@ -79,6 +79,7 @@ void process_finish_if_drained(struct process *p) {
         if (!p->out[i].final)
             return;
     p->state = PROC_EXITED;
+    p->agent->tidy = true;
     process_table_exited(&p->agent->processes, p);
     for (unsigned i = 0; i < p->n_out; i++) {
         p->output_may_continue |= p->out[i].fd >= 0;
@@ -89,12 +90,9 @@ void process_finish_if_drained(struct process *p) {
     if (p->stdin_fd >= 0 && !p->pty)
         p->stdin_fd = close_fd(p->stdin_fd);
     timer_stop(&p->agent->loop, &p->disconnect);
-    /* What never was a command was told as an error; callers still hold p, so the record goes with the next timers. */
-    if (p->failure.stage == SPAWN_CWD || p->failure.stage == SPAWN_SETUP)
-        p->hidden = true;
     if (p->done)
         p->done(p);
-    if (p->hidden)
+    if (p->hidden) /* callers still hold p: it goes with the next timers */
         timer_arm(&p->agent->loop, &p->expiry, 1, on_expiry);
     else
         keep_for_a_while(p);

@@ -169,12 +169,14 @@ static int finish_status(struct process *p) {
     return 0;
 }
 
-/* A working directory that is none is told as an error of the request: there is no command to report on. */
+/* A working directory that is none is told as an error of the request: there is no command to report on, so the record
+ * is not found any more and goes when the child has been reaped. */
 static void bad_start(struct process *p) {
     const char *text =
         p->failure.stage == SPAWN_CWD ? "the working directory cannot be entered" : "the child could not be set up";
     const char *code = p->failure.stage == SPAWN_CWD ? "bad_cwd" : "internal";
 
+    p->hidden = true;
     while (p->readers) {
         struct session *s = p->readers->session;
         reader_detach(s);
