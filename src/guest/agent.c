@@ -63,7 +63,7 @@ static void on_event(struct agent *a, const struct channel_event *ev) {
         on_connected(a);
         break;
     case CHANNEL_EV_LOST:
-        klog(KLOG_WARN, "the host broke the channel's framing");
+        klog(KLOG_INFO, "channel: streams dropped, waiting for a HELLO");
         drop_sessions(a);
         break;
     case CHANNEL_EV_OPEN:

@@ -3,6 +3,7 @@
 
 import os
 import pathlib
+import resource
 import socket
 import subprocess
 import time
@@ -116,13 +117,15 @@ class Guest:
 class Hosted:
     """The same agent as an ordinary process on this machine (sanitizers, no VM): see hosted.c."""
 
-    def __init__(self, program, folder):
+    def __init__(self, program, folder, address_space=None):
         self.sock, theirs = socket.socketpair()
         self.log = pathlib.Path(folder) / "hosted.log"
         options = "quarantine_size_mb=1:" + os.environ.get("ASAN_OPTIONS", "")
         self.process = subprocess.Popen([program, str(theirs.fileno())], pass_fds=[theirs.fileno()],
                                         env=dict(os.environ, ASAN_OPTIONS=options), stdin=subprocess.DEVNULL,
                                         stdout=subprocess.DEVNULL, stderr=open(self.log, "w"))
+        if address_space:
+            resource.prlimit(self.process.pid, resource.RLIMIT_AS, (address_space, resource.RLIM_INFINITY))
         theirs.close()
 
     def console(self):
