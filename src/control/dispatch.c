@@ -43,7 +43,9 @@ static int authenticate(struct request *rq) {
         return request_problem(rq, PROBLEM_UNAUTHORIZED, "Authorization", "a bearer token is needed");
     enum token_kind kind = token_kind_of(token);
     if (rq->route->auth == AUTH_INTERNAL)
-        return secrets_is_internal(&rq->c->secrets, token) ? 0 : wrong_token(rq, kind == TOKEN_INTERNAL ? TOKEN_NONE : kind);
+        return secrets_is_internal(&rq->c->secrets, token)
+                   ? 0
+                   : wrong_token(rq, kind == TOKEN_INTERNAL ? TOKEN_NONE : kind);
     if (kind != TOKEN_MANAGEMENT)
         return wrong_token(rq, kind);
     sha256_memory(token, strlen(token), hash);
@@ -75,12 +77,17 @@ static int check_params(struct request *rq) {
     static const struct {
         const char *name;
         enum id_kind kind;
-    } ids[] = {{"sandbox_id", ID_SANDBOX}, {"operation_id", ID_OPERATION}, {"session_id", ID_SESSION},
-               {"token_id", ID_TOKEN},     {"tenant_id", ID_TENANT}};
+    } ids[] = {{"sandbox_id", ID_SANDBOX},
+               {"operation_id", ID_OPERATION},
+               {"session_id", ID_SESSION},
+               {"token_id", ID_TOKEN},
+               {"tenant_id", ID_TENANT}};
     static const struct {
         const char *name;
         enum pattern pattern;
-    } patterns[] = {{"name", PATTERN_TEMPLATE_NAME}, {"tag", PATTERN_NAME}, {"digest", PATTERN_DIGEST},
+    } patterns[] = {{"name", PATTERN_TEMPLATE_NAME},
+                    {"tag", PATTERN_NAME},
+                    {"digest", PATTERN_DIGEST},
                     {"node_id", PATTERN_NODE_ID}};
     for (size_t i = 0; i < ARRAY_SIZE(ids); i++) {
         const char *v = exchange_param(rq->x, ids[i].name);
@@ -207,11 +214,11 @@ static void print_answer(struct request *rq) {
 
 static int replay(struct request *rq, struct kept_answer *kept) {
     _cleanup_free_ unsigned char *body = kept->body;
+    struct seal_for what = {rq->auth.tenant_id, rq->route_text, rq->key};
     unsigned char *plain = NULL;
     size_t len = kept->body_len;
     if (kept->is_sealed) {
-        if (secrets_unseal(&rq->c->secrets, rq->auth.tenant_id, rq->route_text, rq->key, body, kept->body_len, &plain,
-                           &len, NULL) < 0)
+        if (secrets_unseal(&rq->c->secrets, &what, body, kept->body_len, &plain, &len) < 0)
             return request_problem(rq, PROBLEM_REPLAY_UNAVAILABLE, "Idempotency-Key",
                                    "the key was used; the secret of its answer can no longer be shown");
     } else
@@ -229,24 +236,28 @@ static int replay(struct request *rq, struct kept_answer *kept) {
 }
 
 static int keep(struct request *rq) {
-    struct kept_answer kept = {.status = rq->status, .body = (unsigned char *)(rq->text ? rq->text : ""),
-                               .body_len = rq->text_len, .is_sealed = rq->route->seals};
+    struct kept_answer kept = {.status = rq->status,
+                               .body = (unsigned char *)(rq->text ? rq->text : ""),
+                               .body_len = rq->text_len,
+                               .is_sealed = rq->route->seals};
     _cleanup_free_ unsigned char *sealed = NULL;
     if (rq->wait_kind == 'o')
         (void)text_copy(kept.operation_id, sizeof(kept.operation_id), rq->wait_key);
     if (rq->route->seals) {
-        int r = secrets_seal(&rq->c->secrets, rq->auth.tenant_id, rq->route_text, rq->key, kept.body, kept.body_len,
-                             &sealed, &kept.body_len, &rq->err);
-        if (r < 0)
-            return r;
+        struct seal_for what = {rq->auth.tenant_id, rq->route_text, rq->key};
+        if (secrets_seal(&rq->c->secrets, &what, kept.body, kept.body_len, &sealed, &kept.body_len) < 0)
+            return sp_error_set(&rq->err, SP_E_INTERNAL, "an answer could not be sealed");
         kept.body = sealed;
     }
     return idempotency_keep(rq->db, &rq->idempotency, &kept, &rq->err);
 }
 
 static int work(struct request *rq) {
-    struct audit_row audit = {.tenant_id = rq->auth.tenant_id, .token_id = rq->auth.token_id, .action = rq->route->action,
-                              .object_id = rq->object_id, .peer = exchange_peer(rq->x)};
+    struct audit_row audit = {.tenant_id = rq->auth.tenant_id,
+                              .token_id = rq->auth.token_id,
+                              .action = rq->route->action,
+                              .object_id = rq->object_id,
+                              .peer = exchange_peer(rq->x)};
     int r = rq->route->handler(rq);
     if (r == 0)
         r = audit_add(rq->db, &audit, &rq->err);

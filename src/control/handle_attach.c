@@ -27,7 +27,8 @@ static void put_defaults(json_t *o, const struct session_attach *a) {
 }
 
 static void put_command(json_t *o, const char *command_text) {
-    static const char *const fields[] = {"command", "args", "env", "cwd", "user", "pty", "stdin", "timeout_s", "on_disconnect"};
+    static const char *const fields[] = {"command", "args",  "env",       "cwd",          "user",
+                                         "pty",     "stdin", "timeout_s", "on_disconnect"};
     _cleanup_json_ json_t *command = json_of_text(command_text, json_object());
     for (size_t i = 0; i < ARRAY_SIZE(fields); i++) {
         json_t *v = json_object_get(command, fields[i]);
@@ -46,8 +47,8 @@ static void put_command(json_t *o, const char *command_text) {
 int handle_attach(struct request *rq) {
     _cleanup_result_ struct store_result *res = NULL;
     const char *id = NULL, *hex = NULL;
-    uint8_t hash[SHA256_SIZE];
-    struct session_attach a;
+    uint8_t hash[SHA256_SIZE] = {0};
+    struct session_attach a = {0};
     int r = json_get_string(rq->body, "", "session_id", 1, 31, &id, &rq->err);
     if (r == 0)
         r = json_get_string(rq->body, "", "token_sha256", 64, 64, &hex, &rq->err);
@@ -78,7 +79,8 @@ static int read_exit(struct request *rq, struct session_exit *e) {
     const json_t *code = json_object_get(rq->body, "exit_code"), *signal = json_object_get(rq->body, "signal");
     if ((code && !json_is_null(code) && !json_is_integer(code)) ||
         (signal && !json_is_null(signal) && !json_is_integer(signal)))
-        return sp_error_field(&rq->err, SP_E_INVALID, "exit_code", "exit_code and signal must be whole numbers or null");
+        return sp_error_field(&rq->err, SP_E_INVALID, "exit_code",
+                              "exit_code and signal must be whole numbers or null");
     e->has_exit_code = json_is_integer(code);
     e->exit_code = json_integer_value(code);
     e->has_signal = json_is_integer(signal);

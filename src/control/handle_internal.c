@@ -47,8 +47,9 @@ int handle_register(struct request *rq) {
         const char *key;
         const char **ret;
         size_t max;
-    } texts[] = {{"boot_id", &n.boot_id, SHORT},         {"hostname", &n.hostname, 255}, {"version", &n.version, SHORT},
-                 {"accelerator", &n.accelerator, SHORT}, {"vmm", &n.vmm, SHORT},         {"gateway_url", &n.gateway_url, 255}};
+    } texts[] = {{"boot_id", &n.boot_id, SHORT}, {"hostname", &n.hostname, 255},
+                 {"version", &n.version, SHORT}, {"accelerator", &n.accelerator, SHORT},
+                 {"vmm", &n.vmm, SHORT},         {"gateway_url", &n.gateway_url, 255}};
     int r = 0;
     for (size_t i = 0; r == 0 && i < ARRAY_SIZE(texts); i++)
         r = json_get_string(rq->body, "", texts[i].key, 1, texts[i].max, texts[i].ret, &rq->err);

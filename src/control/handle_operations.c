@@ -34,8 +34,8 @@ int handle_operation_list(struct request *rq) {
     struct store_page page = request_page(rq);
     char cursor[STORE_CURSOR_SIZE] = "";
     int n = 0;
-    int r = operation_list(rq->db, rq->auth.tenant_id, request_query(rq, "sandbox_id"), request_query(rq, "state"), &page,
-                           &res, &n, &rq->err);
+    int r = operation_list(rq->db, rq->auth.tenant_id, request_query(rq, "sandbox_id"), request_query(rq, "state"),
+                           &page, &res, &n, &rq->err);
     if (r < 0)
         return r;
     json_t *items = json_array();

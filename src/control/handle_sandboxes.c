@@ -65,8 +65,8 @@ static int check_quota(struct request *rq, uint64_t vcpus, uint64_t memory_mib) 
             rq->retry_after_s = NO_ROOM_RETRY_S;
             return request_problem(rq, PROBLEM_QUOTA_EXCEEDED, quotas[i].name,
                                    "the tenant uses %llu of %llu (%s), %llu more were asked for",
-                                   (unsigned long long)quotas[i].used, (unsigned long long)quotas[i].max, quotas[i].name,
-                                   (unsigned long long)quotas[i].more);
+                                   (unsigned long long)quotas[i].used, (unsigned long long)quotas[i].max,
+                                   quotas[i].name, (unsigned long long)quotas[i].more);
         }
     return 0;
 }
@@ -106,7 +106,8 @@ static int place(struct request *rq, struct sandbox_new_row *n, char node_id[65]
     return 0;
 }
 
-static int insert(struct request *rq, struct sandbox_new_row *n) {
+static int insert(struct request *rq, const struct sandbox_new_row *resolved) {
+    struct sandbox_new_row row = *resolved, *n = &row;
     _cleanup_free_ char *metadata = print_member(rq->body, "metadata"), *env = print_member(rq->body, "env");
     char id[ID_SIZE], operation_id[ID_SIZE], hostname[64], node_id[65], machine_id[33];
     unsigned char bits[16];
@@ -200,7 +201,7 @@ static json_t *merge(const char *old_text, json_t *patch) {
     json_t *merged = json_of_text(old_text, json_object());
     const char *key;
     json_t *value;
-    json_object_foreach(patch, key, value) {
+    json_object_foreach (patch, key, value) {
         if (json_is_null(value))
             (void)json_object_del(merged, key);
         else

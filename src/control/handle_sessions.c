@@ -31,8 +31,9 @@ static int check_quota(struct request *rq, const char *sandbox_id) {
     if (r < 0 || open < max)
         return r;
     rq->retry_after_s = SESSIONS_RETRY_S;
-    return request_problem(rq, PROBLEM_QUOTA_EXCEEDED, "max_sessions_per_sandbox", "the sandbox has %llu open sessions of %llu",
-                           (unsigned long long)open, (unsigned long long)max);
+    return request_problem(rq, PROBLEM_QUOTA_EXCEEDED, "max_sessions_per_sandbox",
+                           "the sandbox has %llu open sessions of %llu", (unsigned long long)open,
+                           (unsigned long long)max);
 }
 
 static int answer_created(struct request *rq, const char *id, const char *token) {

@@ -102,8 +102,8 @@ int handle_token_list(struct request *rq) {
 
 /* The token a path names, locked, and within reach. */
 static int find_token(struct request *rq, struct store_result **ret_res, struct token *ret) {
-    int r = token_get(rq->db, request_param(rq, "token_id"), is_admin(rq) ? NULL : rq->auth.tenant_id, true, ret_res, ret,
-                      &rq->err);
+    int r = token_get(rq->db, request_param(rq, "token_id"), is_admin(rq) ? NULL : rq->auth.tenant_id, true, ret_res,
+                      ret, &rq->err);
     return r < 0 ? r : check_reach(rq, ret->scopes, "");
 }
 

@@ -74,8 +74,8 @@ static int reconcile_one(struct store *s, void *ctx, struct sp_error *err) {
 }
 
 static int reconcile_all(struct keeper *k, const struct store_result *res, int n, struct sp_error *err) {
-    static const char *const verbs[] = {[PLAN_ASSIGN] = "assigned", [PLAN_FAIL] = "failed",
-                                        [PLAN_FINISH_DELETE] = "deleted"};
+    static const char *const verbs[] = {
+        [PLAN_ASSIGN] = "assigned", [PLAN_FAIL] = "failed", [PLAN_FINISH_DELETE] = "deleted"};
     for (int i = 0; i < n; i++) {
         struct one o = {.id = lifecycle_work_id(res, i)};
         int r = store_transaction(k->db, true, reconcile_one, &o, err);
@@ -129,8 +129,8 @@ static int add_token(struct store *db, void *ctx, struct sp_error *err) {
         return r;
     id_new(token_id, ID_TOKEN);
     sha256_memory(token, strlen(token), hash);
-    struct token_new_row n = {.id = token_id, .tenant_id = tenant_id, .name = "bootstrap", .hash = hash,
-                              .scopes = SCOPE_ALL};
+    struct token_new_row n = {
+        .id = token_id, .tenant_id = tenant_id, .name = "bootstrap", .hash = hash, .scopes = SCOPE_ALL};
     return token_ensure(db, &n, err);
 }
 

@@ -14,7 +14,7 @@
 
 #define USAGE                                                                                                          \
     "space-control: management API, internal API and reconciler\n\n"                                                   \
-    "  --bootstrap-token-file FILE  tenant 'default' gets the admin token in FILE (made by space up)\n"                  \
+    "  --bootstrap-token-file FILE  tenant 'default' gets the admin token in FILE (made by space up)\n"                \
     "  --migrate-only               bring the schema up to date, bootstrap, and exit"
 #define FILE_MAX 4096
 

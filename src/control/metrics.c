@@ -4,8 +4,8 @@
 #include "base/text.h"
 #include <inttypes.h>
 
-static const uint64_t bounds_us[METRICS_BUCKETS - 1] = {1000,   2500,   5000,    10000,   25000,
-                                                         50000, 100000, 500000, 2500000, 30000000};
+static const uint64_t bounds_us[METRICS_BUCKETS - 1] = {1000,  2500,   5000,   10000,   25000,
+                                                        50000, 100000, 500000, 2500000, 30000000};
 
 #define ADD(counter, n) atomic_fetch_add_explicit(&(counter), (n), memory_order_relaxed)
 #define GET(counter) atomic_load_explicit(&(counter), memory_order_relaxed)
@@ -57,7 +57,8 @@ static void print_sums(const struct store_sums *s, struct buf *out) {
                      "# TYPE space_outbox gauge\nspace_outbox %" PRIu64 "\n"
                      "# TYPE space_nodes gauge\nspace_nodes{state=\"ready\"} %" PRIu64 "\n"
                      "space_nodes{state=\"lost\"} %" PRIu64 "\n",
-                     s->sandboxes_ready, s->operations_open, s->sessions_open, s->outbox, s->nodes_ready, s->nodes_lost);
+                     s->sandboxes_ready, s->operations_open, s->sessions_open, s->outbox, s->nodes_ready,
+                     s->nodes_lost);
 }
 
 void metrics_print(const struct metrics *m, const struct store_sums *sums, const char *(*name)(unsigned i),

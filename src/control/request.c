@@ -47,7 +47,7 @@ static void answer_problem(struct request *rq) {
     const struct problem_row *row = problem_row(rq->has_problem ? rq->problem : problem_of_error(rq->err.code));
     /* What the database or the platform said of its insides is for the log. */
     bool is_ours = row->status >= 500 && !rq->has_problem;
-    const char *detail = !is_ours              ? rq->err.text
+    const char *detail = !is_ours             ? rq->err.text
                          : row->status == 503 ? "the service cannot answer now; repeat with the same Idempotency-Key"
                                               : "a fault of the platform; the log has the details";
     json_t *doc = json_pack("{s:s, s:s, s:i, s:s, s:s}", "type", "about:blank", "title", http1_reason(row->status),
@@ -60,7 +60,8 @@ static void answer_problem(struct request *rq) {
         (void)json_object_set_new(doc, "operation_id", json_string(rq->problem_operation));
     char *text = json_print(doc);
     if (is_ours)
-        log_error(row->status == 503 ? LOG_L_WARN : LOG_L_ERROR, "request_failed", &rq->err, "action", rq->route->action, NULL);
+        log_error(row->status == 503 ? LOG_L_WARN : LOG_L_ERROR, "request_failed", &rq->err, "action",
+                  rq->route->action, NULL);
     put_headers(rq, row->status);
     (void)exchange_respond(rq->x, row->status, "application/problem+json", text, strlen(text));
     free(text);

@@ -25,13 +25,13 @@ struct api_route {
     const char *method, *pattern;
     const char *action; /* operationId; label of metrics and audit */
     enum route_auth auth;
-    uint32_t scope; /* AUTH_MANAGEMENT; 0: any token */
+    uint32_t scope;                         /* AUTH_MANAGEMENT; 0: any token */
     const struct field_table *body, *query; /* NULL: none allowed */
-    bool is_raw_json; /* the body is JSON that the handler checks itself (internal API) */
-    bool mutates;     /* in a transaction, with Idempotency-Key and audit */
-    bool seals;       /* the answer holds a secret: its kept copy is encrypted */
-    bool prefers;     /* takes Prefer: wait=N */
-    bool on_loop;     /* needs no database: runs on the loop at once */
+    bool is_raw_json;                       /* the body is JSON that the handler checks itself (internal API) */
+    bool mutates;                           /* in a transaction, with Idempotency-Key and audit */
+    bool seals;                             /* the answer holds a secret: its kept copy is encrypted */
+    bool prefers;                           /* takes Prefer: wait=N */
+    bool on_loop;                           /* needs no database: runs on the loop at once */
     int (*handler)(struct request *rq);
     int (*refresh)(struct request *rq); /* looks again at what a parked request waits for */
 };
@@ -50,12 +50,12 @@ struct request {
     char route_text[512]; /* method and path, for it */
 
     int status;
-    json_t *answer;           /* NULL: no body */
-    char *text;               /* the printed answer; instead of it when replayed or not JSON */
+    json_t *answer; /* NULL: no body */
+    char *text;     /* the printed answer; instead of it when replayed or not JSON */
     size_t text_len;
     const char *content_type; /* NULL: application/json */
     bool is_replay;
-    char object_id[ID_SIZE];  /* what was made or changed, for the audit */
+    char object_id[ID_SIZE]; /* what was made or changed, for the audit */
 
     bool has_problem; /* `problem` is chosen, not derived from err */
     enum problem_code problem;

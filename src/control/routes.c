@@ -8,24 +8,29 @@
 #include <assert.h>
 
 #define PUBLIC(method_, pattern_, action_, scope_, handler_, ...)                                                      \
-    {.method = method_, .pattern = pattern_, .action = action_, .auth = AUTH_MANAGEMENT, .scope = scope_,               \
-     .handler = handler_, __VA_ARGS__}
+    {                                                                                                                  \
+        .method = method_, .pattern = pattern_, .action = action_, .auth = AUTH_MANAGEMENT, .scope = scope_,           \
+        .handler = handler_, __VA_ARGS__                                                                               \
+    }
 #define OPEN(pattern_, action_, handler_, ...)                                                                         \
-    {.method = "GET", .pattern = pattern_, .action = action_, .auth = AUTH_NONE, .handler = handler_, __VA_ARGS__}
+    { .method = "GET", .pattern = pattern_, .action = action_, .auth = AUTH_NONE, .handler = handler_, __VA_ARGS__ }
 #define INTERNAL(method_, pattern_, action_, handler_, ...)                                                            \
-    {.method = method_, .pattern = "/internal/v1" pattern_, .action = action_, .auth = AUTH_INTERNAL,                   \
-     .handler = handler_, __VA_ARGS__}
+    {                                                                                                                  \
+        .method = method_, .pattern = "/internal/v1" pattern_, .action = action_, .auth = AUTH_INTERNAL,               \
+        .handler = handler_, __VA_ARGS__                                                                               \
+    }
 #define MUTATES .mutates = true
 
 static const struct api_route public_api[] = {
     PUBLIC("POST", "/v1/sandboxes", "createSandbox", SCOPE_SANDBOXES_WRITE, handle_sandbox_create,
            .body = &request_sandbox_create, MUTATES, .prefers = true, .refresh = refresh_sandbox_accepted),
-    PUBLIC("GET", "/v1/sandboxes", "listSandboxes", SCOPE_SANDBOXES_READ, handle_sandbox_list, .query = &query_sandboxes),
+    PUBLIC("GET", "/v1/sandboxes", "listSandboxes", SCOPE_SANDBOXES_READ, handle_sandbox_list,
+           .query = &query_sandboxes),
     PUBLIC("GET", "/v1/sandboxes/{sandbox_id}", "getSandbox", SCOPE_SANDBOXES_READ, handle_sandbox_get),
     PUBLIC("PATCH", "/v1/sandboxes/{sandbox_id}", "updateSandbox", SCOPE_SANDBOXES_WRITE, handle_sandbox_update,
            .body = &request_sandbox_update, MUTATES),
-    PUBLIC("DELETE", "/v1/sandboxes/{sandbox_id}", "deleteSandbox", SCOPE_SANDBOXES_WRITE, handle_sandbox_delete, MUTATES,
-           .prefers = true, .refresh = refresh_sandbox_accepted),
+    PUBLIC("DELETE", "/v1/sandboxes/{sandbox_id}", "deleteSandbox", SCOPE_SANDBOXES_WRITE, handle_sandbox_delete,
+           MUTATES, .prefers = true, .refresh = refresh_sandbox_accepted),
     PUBLIC("POST", "/v1/sandboxes/{sandbox_id}/sessions", "createSession", SCOPE_SESSIONS_WRITE, handle_session_create,
            .body = &request_session_create, MUTATES, .seals = true),
     PUBLIC("GET", "/v1/sandboxes/{sandbox_id}/sessions", "listSessions", SCOPE_SANDBOXES_READ, handle_session_list,
@@ -37,10 +42,12 @@ static const struct api_route public_api[] = {
            .query = &query_operation, .refresh = refresh_operation),
     PUBLIC("POST", "/v1/templates", "registerTemplate", SCOPE_TEMPLATES_WRITE, handle_template_register,
            .body = &request_template_register, MUTATES),
-    PUBLIC("GET", "/v1/templates", "listTemplates", SCOPE_TEMPLATES_READ, handle_template_list, .query = &query_templates),
+    PUBLIC("GET", "/v1/templates", "listTemplates", SCOPE_TEMPLATES_READ, handle_template_list,
+           .query = &query_templates),
     PUBLIC("GET", "/v1/templates/{name}", "getTemplate", SCOPE_TEMPLATES_READ, handle_template_get),
     PUBLIC("DELETE", "/v1/templates/{name}", "deleteTemplate", SCOPE_TEMPLATES_WRITE, handle_template_delete, MUTATES),
-    PUBLIC("GET", "/v1/templates/{name}/releases/{digest}", "getTemplateRelease", SCOPE_TEMPLATES_READ, handle_release_get),
+    PUBLIC("GET", "/v1/templates/{name}/releases/{digest}", "getTemplateRelease", SCOPE_TEMPLATES_READ,
+           handle_release_get),
     PUBLIC("DELETE", "/v1/templates/{name}/releases/{digest}", "deleteTemplateRelease", SCOPE_TEMPLATES_WRITE,
            handle_release_delete, MUTATES),
     PUBLIC("GET", "/v1/templates/{name}/tags/{tag}", "getTemplateTag", SCOPE_TEMPLATES_READ, handle_tag_get),

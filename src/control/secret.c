@@ -85,13 +85,12 @@ bool secrets_is_internal(struct secrets *s, const char *token) {
 
 /* ---- sealing ---- */
 
-static void answer_key(const struct secrets *s, const char *tenant_id, const char *route, const char *key,
-                       uint8_t dst[SHA256_SIZE]) {
+static void answer_key(const struct secrets *s, const struct seal_for *what, uint8_t dst[SHA256_SIZE]) {
     char label[1024];
     uint8_t step[SHA256_SIZE];
-    (void)snprintf(label, sizeof(label), "%s\n%s", tenant_id, route);
+    (void)snprintf(label, sizeof(label), "%s\n%s", what->tenant_id, what->route);
     derive(step, s->seal_key, sizeof(s->seal_key), label);
-    derive(dst, step, sizeof(step), key);
+    derive(dst, step, sizeof(step), what->key);
     text_wipe(step, sizeof(step));
 }
 
@@ -110,40 +109,40 @@ static bool gcm(bool encrypt, const uint8_t key[SHA256_SIZE], const unsigned cha
     return good && n + last == len;
 }
 
-int secrets_seal(const struct secrets *s, const char *tenant_id, const char *route, const char *key, const void *data,
-                 size_t len, unsigned char **ret, size_t *ret_len, struct sp_error *err) {
+int secrets_seal(const struct secrets *s, const struct seal_for *what, const void *data, size_t len,
+                 unsigned char **ret, size_t *ret_len) {
     uint8_t k[SHA256_SIZE];
-    _cleanup_free_ unsigned char *out = len < INT32_MAX ? malloc(NONCE_SIZE + len + TAG_SIZE) : NULL;
+    _cleanup_free_ unsigned char *out = len < INT32_MAX / 2 ? malloc(NONCE_SIZE + len + TAG_SIZE) : NULL;
     if (!out)
-        return sp_error_set(err, SP_E_UNAVAILABLE, "out of memory");
-    answer_key(s, tenant_id, route, key, k);
+        return -SP_E_UNAVAILABLE;
+    answer_key(s, what, k);
     random_bytes(out, NONCE_SIZE);
     bool good = gcm(true, k, out, data, (int)len, out + NONCE_SIZE, out + NONCE_SIZE + len);
     text_wipe(k, sizeof(k));
     if (!good)
-        return sp_error_set(err, SP_E_INTERNAL, "sealing failed");
+        return -SP_E_INTERNAL;
     *ret = TAKE_PTR(out);
     *ret_len = NONCE_SIZE + len + TAG_SIZE;
     return 0;
 }
 
-int secrets_unseal(const struct secrets *s, const char *tenant_id, const char *route, const char *key, const void *data,
-                   size_t len, unsigned char **ret, size_t *ret_len, struct sp_error *err) {
+int secrets_unseal(const struct secrets *s, const struct seal_for *what, const void *data, size_t len,
+                   unsigned char **ret, size_t *ret_len) {
     const unsigned char *in = data;
     unsigned char tag[TAG_SIZE];
     uint8_t k[SHA256_SIZE];
     if (len < NONCE_SIZE + TAG_SIZE || len >= INT32_MAX)
-        return sp_error_set(err, SP_E_CORRUPT, "a sealed answer is too short");
+        return -SP_E_CORRUPT;
     size_t plain = len - NONCE_SIZE - TAG_SIZE;
     _cleanup_free_ unsigned char *out = malloc(plain + 1);
     if (!out)
-        return sp_error_set(err, SP_E_UNAVAILABLE, "out of memory");
-    answer_key(s, tenant_id, route, key, k);
+        return -SP_E_UNAVAILABLE;
+    answer_key(s, what, k);
     memcpy(tag, in + NONCE_SIZE + plain, TAG_SIZE);
     bool good = gcm(false, k, in, in + NONCE_SIZE, (int)plain, out, tag);
     text_wipe(k, sizeof(k));
     if (!good)
-        return sp_error_set(err, SP_E_CORRUPT, "the answer was sealed under another platform secret");
+        return -SP_E_CORRUPT;
     out[plain] = '\0';
     *ret = TAKE_PTR(out);
     *ret_len = plain;

@@ -23,10 +23,14 @@ void secrets_done(struct secrets *s);
 /* True when the token is the internal one. Looks into the file again, at most once a second, before it says no. */
 bool secrets_is_internal(struct secrets *s, const char *token);
 
-/* Seals under a key of its own for every (context, key): context is tenant and route, key the client's Idempotency-Key, of
- * which the database holds only a hash. AES-256-GCM; *ret is heap, nonce and tag included. */
-int secrets_seal(const struct secrets *s, const char *tenant_id, const char *route, const char *key, const void *data,
-                 size_t len, unsigned char **ret, size_t *ret_len, struct sp_error *err);
+/* What an answer is kept for: each has a key of its own. `key` is the client's Idempotency-Key, of which the database holds
+ * only a hash. */
+struct seal_for {
+    const char *tenant_id, *route, *key;
+};
+/* AES-256-GCM; *ret is heap, nonce and tag included. */
+int secrets_seal(const struct secrets *s, const struct seal_for *what, const void *data, size_t len,
+                 unsigned char **ret, size_t *ret_len);
 /* SP_E_CORRUPT: not sealed under this secret. *ret is NUL-ended. */
-int secrets_unseal(const struct secrets *s, const char *tenant_id, const char *route, const char *key, const void *data,
-                   size_t len, unsigned char **ret, size_t *ret_len, struct sp_error *err);
+int secrets_unseal(const struct secrets *s, const struct seal_for *what, const void *data, size_t len,
+                   unsigned char **ret, size_t *ret_len);

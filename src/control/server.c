@@ -36,12 +36,12 @@ static void on_log(void *ctx, const struct http_log *entry) {
     metrics_request(&c->metrics, index, entry->status, entry->duration_ns);
     (void)text_printf(status, sizeof(status), "%d", entry->status);
     (void)text_printf(us, sizeof(us), "%llu", (unsigned long long)(entry->duration_ns / 1000));
-    log_event(LOG_L_DEBUG, "request", "action", entry->route ? routes_metric_name(index) : "none", "status", status, "us",
-              us, "peer", exchange_peer(entry->exchange), NULL);
+    log_event(LOG_L_DEBUG, "request", "action", entry->route ? routes_metric_name(index) : "none", "status", status,
+              "us", us, "peer", exchange_peer(entry->exchange), NULL);
 }
 
-static int open_server(struct control *c, const char *address, const struct http_route *routes, size_t n, size_t out_max,
-                       struct http_server **ret, struct sp_error *err) {
+static int open_server(struct control *c, const char *address, const struct http_route *routes, size_t n,
+                       size_t out_max, struct http_server **ret, struct sp_error *err) {
     const struct http_server_options opt = {.routes = routes,
                                             .n_routes = n,
                                             .ctx = c,
@@ -61,7 +61,8 @@ static int open_server(struct control *c, const char *address, const struct http
         (void)close_fd(fd);
         return r;
     }
-    log_event(LOG_L_INFO, "listening", "api", out_max == PUBLIC_OUT_MAX ? "public" : "internal", "address", bound, NULL);
+    log_event(LOG_L_INFO, "listening", "api", out_max == PUBLIC_OUT_MAX ? "public" : "internal", "address", bound,
+              NULL);
     return 0;
 }
 
@@ -101,8 +102,8 @@ static int open_all(struct control *c, struct sp_error *err) {
     if (r == 0)
         r = open_server(c, c->settings.control_listen, public_routes, n_public, PUBLIC_OUT_MAX, &c->public_server, err);
     if (r == 0)
-        r = open_server(c, c->settings.internal_listen, internal_routes, n_internal, INTERNAL_OUT_MAX, &c->internal_server,
-                        err);
+        r = open_server(c, c->settings.internal_listen, internal_routes, n_internal, INTERNAL_OUT_MAX,
+                        &c->internal_server, err);
     if (r == 0)
         r = keeper_start(c, err);
     return r < 0 ? r : listener_start(c, err);

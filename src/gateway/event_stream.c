@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "gateway/access.h"
+#include "gateway/exit_watch.h"
 #include "gateway/guest_conn.h"
 #include "gateway/session_report.h"
 #include "gateway/translate.h"
@@ -266,6 +267,8 @@ static void on_close(struct exchange *x, enum exchange_end end) {
     struct event_stream *s = exchange_user(x);
     s->gateway->stats.client_gone += end == EXCHANGE_CLIENT_GONE;
     s->gateway->stats.stalled += end == EXCHANGE_TIMEOUT;
+    if (s->state == ST_LIVE && s->translator.started) /* left before the end */
+        exit_watch_add(s->gateway->exits, s->sandbox_id, s->session_id, s->process_id);
     set_state(s, ST_DONE);
     s->gateway->streams--;
     translator_done(&s->translator);

@@ -3,6 +3,7 @@
 #include "gateway/gateway.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "gateway/exit_watch.h"
 #include "gateway/session_report.h"
 #include <sys/resource.h>
 
@@ -81,6 +82,7 @@ int gateway_init(struct gateway *g, struct loop *l, const struct settings *s, st
     r = internal_client_new(l, s->internal_urls, s->internal_token_file, &g->control, err);
     if (r == 0) {
         g->reports = session_reports_new(l, g->control);
+        g->exits = exit_watch_new(l, s->state_dir, g->reports);
         r = server_init(g, err);
     }
     if (r < 0)
@@ -90,6 +92,7 @@ int gateway_init(struct gateway *g, struct loop *l, const struct settings *s, st
 
 void gateway_done(struct gateway *g) {
     g->server = http_server_free(g->server);
+    g->exits = exit_watch_free(g->exits);
     g->reports = session_reports_free(g->reports);
     g->control = internal_client_free(g->control);
     g->sessions = session_table_free(g->sessions);

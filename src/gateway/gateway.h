@@ -22,6 +22,7 @@
 #define GATEWAY_WRITE_STALL_MS 300000u /* a client that takes no byte for so long is cut off */
 #define GATEWAY_OPEN_MS 5000u          /* for a sandbox to accept a stream */
 
+struct exit_watch;
 struct session_reports;
 
 /* Counters since the start, for /metrics. */
@@ -38,6 +39,7 @@ struct gateway {
     struct grant_cache *grants;
     struct session_table *sessions;
     struct session_reports *reports;
+    struct exit_watch *exits;
     struct buf scratch; /* events of the record batch that is being handled; empty between callbacks */
     unsigned streams, streams_max;
     bool stopping;

@@ -2,6 +2,7 @@
 /* /healthz (the program lives), /readyz (control answers), /metrics (Prometheus text). */
 #include "base/json.h"
 #include "base/text.h"
+#include "gateway/exit_watch.h"
 #include "gateway/gateway.h"
 #include "gateway/problem.h"
 #include "gateway/session_report.h"
@@ -90,6 +91,8 @@ void metrics_handler(struct exchange *x) {
          session_table_open(g->sessions, SESSION_CALL)},
         {"sessions_open", "gauge", "Sessions with something open.", session_table_sessions(g->sessions)},
         {"connections_open", "gauge", "Client connections open now.", http.connections},
+        {"sessions_watched", "gauge", "Sessions without a reader whose end is waited for.",
+         exit_watch_sessions(g->exits)},
         {"reports_waiting", "gauge", "Session reports control has not taken.", session_reports_waiting(g->reports)},
         {"reports_dropped_total", "counter", "Session reports given up.", session_reports_dropped(g->reports)},
         {"streams_total", "counter", "Event streams begun.", s->streams},

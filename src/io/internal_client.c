@@ -223,7 +223,7 @@ static void on_done(struct http_call *http, void *user, const struct sp_error *f
         (void)text_copy(answer.code, sizeof(answer.code), sp_code_name(failure->code));
     } else {
         internal_answer_parse(r->status, r->body, r->body_len, &body, &answer);
-        if (answer.error.code == SP_OK)
+        if (r->status < 500)
             c->preferred = (call->first + call->attempts - 1) % c->n_origins;
     }
     call_finish(call, &answer);

@@ -11,8 +11,8 @@
 static const struct {
     const char *prefix, *noun;
 } id_rows[ID_KIND_COUNT_] = {
-    [ID_SANDBOX] = {"sbx", "sandbox"},   [ID_OPERATION] = {"op", "operation"}, [ID_SESSION] = {"ses", "session"},
-    [ID_PROCESS] = {"prc", "process"},   [ID_TEMPLATE] = {"tpl", "template"},  [ID_TENANT] = {"ten", "tenant"},
+    [ID_SANDBOX] = {"sbx", "sandbox"}, [ID_OPERATION] = {"op", "operation"}, [ID_SESSION] = {"ses", "session"},
+    [ID_PROCESS] = {"prc", "process"}, [ID_TEMPLATE] = {"tpl", "template"},  [ID_TENANT] = {"ten", "tenant"},
     [ID_TOKEN] = {"tok", "token"},
 };
 

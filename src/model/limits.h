@@ -34,7 +34,7 @@
     X(template_reference_bytes, 160, "bytes", "invalid", "`template` of a create call")                                \
     X(template_name_bytes, 64, "bytes", "invalid", "name or tag of a template")                                        \
     X(template_size_bytes, 1099511627776, "bytes", "invalid", "`size_bytes` of a template")                            \
-    X(template_manifest_bytes, 16384, "bytes", "invalid", "manifest of a template, as compact JSON")                    \
+    X(template_manifest_bytes, 16384, "bytes", "invalid", "manifest of a template, as compact JSON")                   \
     X(template_releases, 1000, "releases", "quota_exceeded", "template releases of a tenant")                          \
     X(command_bytes, 4096, "bytes", "invalid", "`command` of a session")                                               \
     X(args_items, 256, "items", "invalid", "`args` of a session")                                                      \

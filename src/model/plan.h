@@ -12,9 +12,9 @@
 
 struct plan_node {
     const char *id;
-    bool is_live; /* heard of within node_lost_ms */
-    uint64_t vcpus, memory_mib, disk_mib, max_sandboxes;     /* capacity */
-    uint64_t used_vcpus, used_memory_mib, used_sandboxes;    /* of sandboxes assigned and not yet released */
+    bool is_live;                                         /* heard of within node_lost_ms */
+    uint64_t vcpus, memory_mib, disk_mib, max_sandboxes;  /* capacity */
+    uint64_t used_vcpus, used_memory_mib, used_sandboxes; /* of sandboxes assigned and not yet released */
 };
 
 /* The node for a sandbox of this size: one that is live and has room for its memory and one sandbox more, disk left, and
@@ -24,8 +24,8 @@ int plan_choose_node(const struct plan_node *nodes, size_t n, uint64_t vcpus, ui
 
 struct plan_sandbox {
     enum sandbox_state state;
-    bool has_node;      /* assigned */
-    bool is_released;   /* its node said that it holds nothing of it any more */
+    bool has_node;    /* assigned */
+    bool is_released; /* its node said that it holds nothing of it any more */
     uint64_t vcpus, memory_mib;
     bool has_operation; /* one that is not final */
     enum operation_kind operation;
@@ -61,10 +61,10 @@ enum outcome { OUTCOME_NONE, OUTCOME_STARTED, OUTCOME_SUCCEEDED, OUTCOME_FAILED 
 struct observe_effect {
     enum sandbox_state state; /* the new one; may be the old */
     bool ready;
-    bool release;             /* the node holds nothing of it any more */
-    enum outcome outcome;     /* of the operation that is on its way */
-    enum failure failure;     /* of sandbox and operation, when state becomes failed */
-    bool changes;             /* anything at all differs */
+    bool release;         /* the node holds nothing of it any more */
+    enum outcome outcome; /* of the operation that is on its way */
+    enum failure failure; /* of sandbox and operation, when state becomes failed */
+    bool changes;         /* anything at all differs */
 };
 /* `ready` and `has_operation` as they are recorded. Reports that make no sense in the state change nothing. */
 struct observe_effect plan_observe(const struct plan_sandbox *s, bool ready, enum operation_state operation_state,

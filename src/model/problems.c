@@ -11,44 +11,53 @@ static const struct problem_row rows[PROBLEM_CODE_COUNT_] = {
                              "from the HTTP layer; with status 414, 417, 501 or 505 where those fit"},
     [PROBLEM_MALFORMED] = {"malformed", 400, "The body is not acceptable JSON",
                            "not JSON, a key given twice, nested too deep, or bytes that are no UTF-8"},
-    [PROBLEM_INVALID] = {"invalid", 400, "A field breaks its rule",
-                         "`field` names the field, parameter or header; `detail` the rule, and the nearest known name of "
-                         "an unknown one"},
-    [PROBLEM_UNAUTHORIZED] = {"unauthorized", 401, "No valid token", "the token is missing, unknown, expired or revoked"},
-    [PROBLEM_WRONG_TOKEN_KIND] = {"wrong_token_kind", 401, "The wrong kind of token",
-                                  "a management token at the data plane, an attachment token at the management API, or an "
-                                  "internal one at either"},
+    [PROBLEM_INVALID] =
+        {"invalid", 400, "A field breaks its rule",
+         "`field` names the field, parameter or header; `detail` the rule, and the nearest known name of "
+         "an unknown one"},
+    [PROBLEM_UNAUTHORIZED] = {"unauthorized", 401, "No valid token",
+                              "the token is missing, unknown, expired or revoked"},
+    [PROBLEM_WRONG_TOKEN_KIND] =
+        {"wrong_token_kind", 401, "The wrong kind of token",
+         "a management token at the data plane, an attachment token at the management API, or an "
+         "internal one at either"},
     [PROBLEM_FORBIDDEN] = {"forbidden", 403, "The token lacks the scope", "`detail` names the scope"},
-    [PROBLEM_NOT_FOUND] = {"not_found", 404, "No such object", "the tenant has none of this id, or there is no such path"},
-    [PROBLEM_TEMPLATE_NOT_FOUND] = {"template_not_found", 404, "No such template", "neither the tenant nor the shared templates have it"},
+    [PROBLEM_NOT_FOUND] = {"not_found", 404, "No such object",
+                           "the tenant has none of this id, or there is no such path"},
+    [PROBLEM_TEMPLATE_NOT_FOUND] = {"template_not_found", 404, "No such template",
+                                    "neither the tenant nor the shared templates have it"},
     [PROBLEM_METHOD_NOT_ALLOWED] = {"method_not_allowed", 405, "Method not allowed", "`Allow` lists those that are"},
     [PROBLEM_REQUEST_TIMEOUT] = {"request_timeout", 408, "The request came too slowly", "send it again"},
     [PROBLEM_CONFLICT] = {"conflict", 409, "The state does not allow it", "another object or state stands in the way"},
     [PROBLEM_NOT_READY] = {"not_ready", 409, "The sandbox is not running and ready",
                            "wait for the operation in `operation_id`, if there is one"},
     [PROBLEM_IN_USE] = {"in_use", 409, "It is in use", "`detail` says by what"},
-    [PROBLEM_REPLAY_UNAVAILABLE] = {"replay_unavailable", 409, "The secret can no longer be shown",
-                                    "the key was used, but its answer was sealed under a platform secret that has changed "
-                                    "since; use a new key"},
+    [PROBLEM_REPLAY_UNAVAILABLE] =
+        {"replay_unavailable", 409, "The secret can no longer be shown",
+         "the key was used, but its answer was sealed under a platform secret that has changed "
+         "since; use a new key"},
     [PROBLEM_SANDBOX_NOT_RUNNING] = {"sandbox_not_running", 409, "The sandbox is not running", "data plane"},
     [PROBLEM_NOT_STARTED] = {"not_started", 409, "The command has not started", "attach to the event stream first"},
     [PROBLEM_STDIN_CLOSED] = {"stdin_closed", 409, "Standard input is closed", "it was closed, or never kept open"},
     [PROBLEM_NO_PTY] = {"no_pty", 409, "The command has no terminal", "the session was made without `pty`"},
     [PROBLEM_PROCESS_EXITED] = {"process_exited", 409, "The command has ended", "data plane"},
-    [PROBLEM_GONE] = {"gone", 410, "It no longer exists", "the sandbox was deleted, the token revoked, or the session expired"},
+    [PROBLEM_GONE] = {"gone", 410, "It no longer exists",
+                      "the sandbox was deleted, the token revoked, or the session expired"},
     [PROBLEM_TOO_LARGE] = {"too_large", 413, "The body is too large", "see the limits"},
     [PROBLEM_UNSUPPORTED_MEDIA_TYPE] = {"unsupported_media_type", 415, "The body is not declared as JSON",
                                         "`Content-Type: application/json` is needed, or the type the route names"},
     [PROBLEM_IDEMPOTENCY_MISMATCH] = {"idempotency_mismatch", 422, "The key was used with another body",
                                       "take a new key, or send the first body again"},
-    [PROBLEM_QUOTA_EXCEEDED] = {"quota_exceeded", 429, "A quota is used up", "`field` names the quota; `Retry-After` is a guess"},
+    [PROBLEM_QUOTA_EXCEEDED] = {"quota_exceeded", 429, "A quota is used up",
+                                "`field` names the quota; `Retry-After` is a guess"},
     [PROBLEM_RATE_LIMITED] = {"rate_limited", 429, "Too many requests", "wait for `Retry-After` seconds"},
     [PROBLEM_TOO_MANY_STREAMS] = {"too_many_streams", 429, "Too many streams", "data plane"},
     [PROBLEM_HEAD_TOO_LARGE] = {"head_too_large", 431, "The request's head is too large", "from the HTTP layer"},
     [PROBLEM_INTERNAL] = {"internal", 500, "A fault of the platform", "the log has the details"},
     [PROBLEM_UNSUPPORTED] = {"unsupported", 501, "Not offered here", "from the HTTP layer"},
     [PROBLEM_BAD_GATEWAY] = {"bad_gateway", 502, "A part of the platform failed", "data plane"},
-    [PROBLEM_NO_CAPACITY] = {"no_capacity", 503, "No node has room", "nothing was created; wait for `Retry-After` seconds"},
+    [PROBLEM_NO_CAPACITY] = {"no_capacity", 503, "No node has room",
+                             "nothing was created; wait for `Retry-After` seconds"},
     [PROBLEM_UNAVAILABLE] = {"unavailable", 503, "The service cannot answer now",
                              "a mutation may or may not have happened: repeat it with the same `Idempotency-Key`"},
     [PROBLEM_TIMEOUT] = {"timeout", 504, "A part of the platform did not answer in time", "data plane"},
@@ -94,18 +103,19 @@ enum problem_code problem_of_error(enum sp_code code) {
 }
 
 int problems_print_markdown(struct buf *out) {
-    (void)buf_append_str(out,
-                         "<!-- SPDX-License-Identifier: Apache-2.0 -->\n"
-                         "<!-- Printed from src/model by `space-describe errors`; a test compares. -->\n"
-                         "# Errors\n\n"
-                         "Every error of both APIs is an `application/problem+json` document:\n"
-                         "`{type, title, status, code, detail, field?, operation_id?}`. `code` is stable; `detail` is for people. Which codes\n"
-                         "a route may answer is `x-error-codes` in `spec/openapi.yaml`.\n\n"
-                         "| code | status | meaning | note |\n|---|---|---|---|\n");
+    (void)buf_append_str(out, "<!-- SPDX-License-Identifier: Apache-2.0 -->\n"
+                              "<!-- Printed from src/model by `space-describe errors`; a test compares. -->\n"
+                              "# Errors\n\n"
+                              "Every error of both APIs is an `application/problem+json` document:\n"
+                              "`{type, title, status, code, detail, field?, operation_id?}`. `code` is stable; "
+                              "`detail` is for people. Which codes\n"
+                              "a route may answer is `x-error-codes` in `spec/openapi.yaml`.\n\n"
+                              "| code | status | meaning | note |\n|---|---|---|---|\n");
     for (size_t i = 0; i < PROBLEM_CODE_COUNT_; i++)
         (void)buf_printf(out, "| `%s` | %d | %s | %s |\n", rows[i].code, rows[i].status, rows[i].title, rows[i].text);
-    (void)buf_append_str(out, "\n## Why a sandbox or an operation failed\n\n`error.code` of a sandbox or an operation whose state is "
-                              "`failed`:\n\n| code | meaning |\n|---|---|\n");
+    (void)buf_append_str(
+        out, "\n## Why a sandbox or an operation failed\n\n`error.code` of a sandbox or an operation whose state is "
+             "`failed`:\n\n| code | meaning |\n|---|---|\n");
     for (unsigned f = FAILURE_NONE + 1; f < FAILURE_COUNT_; f++)
         (void)buf_printf(out, "| `%s` | %s |\n", failure_name((enum failure)f), failure_text((enum failure)f));
     return out->failed ? -1 : 0;

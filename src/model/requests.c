@@ -7,18 +7,24 @@
 #define L(name) LIMIT_VALUE(name)
 #define TABLE(rows) .fields = (rows), .n_fields = ARRAY_SIZE(rows)
 #define NAME_FIELD(...)                                                                                                \
-    {.name = "name", .type = FIELD_STRING, .min = 1, .max = L(name_bytes), .pattern = PATTERN_NAME, __VA_ARGS__}
+    { .name = "name", .type = FIELD_STRING, .min = 1, .max = L(name_bytes), .pattern = PATTERN_NAME, __VA_ARGS__ }
 #define ENV_FIELD                                                                                                      \
-    {.name = "env", .type = FIELD_MAP, .entries = L(env_entries), .key_pattern = PATTERN_ENV_KEY,                      \
-     .max = L(env_value_bytes), .total = L(env_total_bytes)}
+    {                                                                                                                  \
+        .name = "env", .type = FIELD_MAP, .entries = L(env_entries), .key_pattern = PATTERN_ENV_KEY,                   \
+        .max = L(env_value_bytes), .total = L(env_total_bytes)                                                         \
+    }
 #define METADATA_FIELD(...)                                                                                            \
-    {.name = "metadata", .type = FIELD_MAP, .entries = L(metadata_entries), .key_pattern = PATTERN_METADATA_KEY,       \
-     .max = L(metadata_value_bytes), .total = L(metadata_total_bytes), __VA_ARGS__}
+    {                                                                                                                  \
+        .name = "metadata", .type = FIELD_MAP, .entries = L(metadata_entries), .key_pattern = PATTERN_METADATA_KEY,    \
+        .max = L(metadata_value_bytes), .total = L(metadata_total_bytes), __VA_ARGS__                                  \
+    }
 #define TEMPLATE_NAME_FIELD(...)                                                                                       \
-    {.name = "name", .type = FIELD_STRING, .min = 1, .max = L(template_name_bytes), .pattern = PATTERN_TEMPLATE_NAME,  \
-     __VA_ARGS__}
+    {                                                                                                                  \
+        .name = "name", .type = FIELD_STRING, .min = 1, .max = L(template_name_bytes),                                 \
+        .pattern = PATTERN_TEMPLATE_NAME, __VA_ARGS__                                                                  \
+    }
 #define DIGEST_FIELD                                                                                                   \
-    {.name = "digest", .type = FIELD_STRING, .required = true, .min = 1, .max = 64, .pattern = PATTERN_DIGEST}
+    { .name = "digest", .type = FIELD_STRING, .required = true, .min = 1, .max = 64, .pattern = PATTERN_DIGEST }
 #define PAGE_FIELDS                                                                                                    \
     {.name = "limit", .type = FIELD_UINT, .min = 1, .max = L(page_max)}, {                                             \
         .name = "cursor", .type = FIELD_STRING, .min = 1, .max = L(cursor_bytes)                                       \
@@ -29,7 +35,11 @@ static const struct field resources_fields[] = {
     {.name = "memory_mib", .type = FIELD_UINT, .min = L(memory_mib_min), .max = L(memory_mib_max)},
 };
 static const struct field sandbox_create_fields[] = {
-    {.name = "template", .type = FIELD_STRING, .required = true, .min = 1, .max = L(template_reference_bytes),
+    {.name = "template",
+     .type = FIELD_STRING,
+     .required = true,
+     .min = 1,
+     .max = L(template_reference_bytes),
      .pattern = PATTERN_TEMPLATE_REF},
     NAME_FIELD(),
     METADATA_FIELD(),
@@ -107,10 +117,16 @@ const struct field_table request_token_rotate = {TABLE(token_rotate_fields), .ma
 /* ---- queries ---- */
 
 static const struct field sandboxes_fields[] = {
-    {.name = "state", .type = FIELD_STRING, .min = 1, .max = 16,
+    {.name = "state",
+     .type = FIELD_STRING,
+     .min = 1,
+     .max = 16,
      .choices = "creating|running|pausing|paused|suspending|suspended|waking|deleting|deleted|failed"},
     NAME_FIELD(),
-    {.name = "metadata", .type = FIELD_MAP, .entries = L(metadata_filters), .key_pattern = PATTERN_METADATA_KEY,
+    {.name = "metadata",
+     .type = FIELD_MAP,
+     .entries = L(metadata_filters),
+     .key_pattern = PATTERN_METADATA_KEY,
      .max = L(metadata_value_bytes)},
     PAGE_FIELDS,
 };
@@ -129,9 +145,12 @@ static const struct field page_fields[] = {PAGE_FIELDS};
 const struct field_table query_page = {TABLE(page_fields)};
 
 const struct field_table *const request_tables[] = {
-    &request_sandbox_create, &request_sandbox_update, &request_session_create, &request_template_register,
-    &request_template_tag,   &request_tenant_create,  &request_tenant_update,  &request_token_create,
-    &request_token_rotate,   &query_sandboxes,        &query_operations,       &query_operation,
+    &request_sandbox_create, &request_sandbox_update,
+    &request_session_create, &request_template_register,
+    &request_template_tag,   &request_tenant_create,
+    &request_tenant_update,  &request_token_create,
+    &request_token_rotate,   &query_sandboxes,
+    &query_operations,       &query_operation,
     &query_templates,        &query_page,
 };
 const size_t request_tables_count = ARRAY_SIZE(request_tables);
@@ -139,7 +158,10 @@ const size_t request_tables_count = ARRAY_SIZE(request_tables);
 int request_check_manifest(json_t *manifest, struct sp_error *err) {
     static const struct field fields[] = {
         {.name = "manifest.resources.vcpus", .type = FIELD_UINT, .min = 1, .max = L(vcpus_max)},
-        {.name = "manifest.resources.memory_mib", .type = FIELD_UINT, .min = L(memory_mib_min), .max = L(memory_mib_max)},
+        {.name = "manifest.resources.memory_mib",
+         .type = FIELD_UINT,
+         .min = L(memory_mib_min),
+         .max = L(memory_mib_max)},
     };
     json_t *resources = json_object_get(manifest, "resources");
     json_t *shown = json_object();

@@ -6,8 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const names[SCOPES_COUNT] = {"sandboxes:read",  "sandboxes:write", "sessions:write", "templates:read",
-                                                "templates:write", "tokens:write",    "nodes:read",     "admin"};
+static const char *const names[SCOPES_COUNT] = {"sandboxes:read",  "sandboxes:write",
+                                                "sessions:write",  "templates:read",
+                                                "templates:write", "tokens:write",
+                                                "nodes:read",      "admin"};
 
 const char *scope_name(unsigned bit_index) {
     assert(bit_index < SCOPES_COUNT);
@@ -40,7 +42,7 @@ int scopes_from_json(const json_t *array, const char *field, uint32_t *ret, stru
     size_t i;
     json_t *item;
 
-    json_array_foreach(array, i, item) {
+    json_array_foreach (array, i, item) {
         const char *name = json_string_value(item);
         uint32_t bit;
         if (!name || !scope_parse(name, &bit)) {

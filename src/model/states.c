@@ -6,9 +6,9 @@
 #include <string.h>
 
 static const char *const sandbox_states[SANDBOX_STATE_COUNT_] = {
-    [SANDBOX_CREATING] = "creating",     [SANDBOX_RUNNING] = "running",     [SANDBOX_PAUSING] = "pausing",
-    [SANDBOX_PAUSED] = "paused",         [SANDBOX_SUSPENDING] = "suspending", [SANDBOX_SUSPENDED] = "suspended",
-    [SANDBOX_WAKING] = "waking",         [SANDBOX_DELETING] = "deleting",   [SANDBOX_DELETED] = "deleted",
+    [SANDBOX_CREATING] = "creating", [SANDBOX_RUNNING] = "running",       [SANDBOX_PAUSING] = "pausing",
+    [SANDBOX_PAUSED] = "paused",     [SANDBOX_SUSPENDING] = "suspending", [SANDBOX_SUSPENDED] = "suspended",
+    [SANDBOX_WAKING] = "waking",     [SANDBOX_DELETING] = "deleting",     [SANDBOX_DELETED] = "deleted",
     [SANDBOX_FAILED] = "failed",
 };
 static const char *const operation_kinds[OPERATION_KIND_COUNT_] = {

@@ -41,7 +41,8 @@ const struct sandbox_move sandbox_moves[] = {
 const size_t sandbox_moves_count = ARRAY_SIZE(sandbox_moves);
 
 static const struct sandbox_state_row state_rows[SANDBOX_STATE_COUNT_] = {
-    [SANDBOX_CREATING] = {.holds_vm = true, .has_operation = true,
+    [SANDBOX_CREATING] = {.holds_vm = true,
+                          .has_operation = true,
                           .text = "the request is accepted; a node is awaited or at work"},
     [SANDBOX_RUNNING] = {.holds_vm = true, .may_be_ready = true, .takes_sessions = true, .text = "the VM runs"},
     [SANDBOX_PAUSING] = {.holds_vm = true, .has_operation = true, .text = "on the way to paused"},
@@ -49,7 +50,9 @@ static const struct sandbox_state_row state_rows[SANDBOX_STATE_COUNT_] = {
     [SANDBOX_SUSPENDING] = {.holds_vm = true, .has_operation = true, .text = "on the way to suspended"},
     [SANDBOX_SUSPENDED] = {.text = "no VM; a durable snapshot"},
     [SANDBOX_WAKING] = {.holds_vm = true, .has_operation = true, .text = "on the way to running"},
-    [SANDBOX_DELETING] = {.holds_vm = true, .has_operation = true, .text = "on the way to deleted; nothing else follows"},
+    [SANDBOX_DELETING] = {.holds_vm = true,
+                          .has_operation = true,
+                          .text = "on the way to deleted; nothing else follows"},
     [SANDBOX_DELETED] = {.is_final = true, .text = "gone; kept to be read for the retention time"},
     [SANDBOX_FAILED] = {.text = "ended by a fault, see `error`; its node keeps nothing of it"},
 };
@@ -76,19 +79,21 @@ int transitions_print_markdown(struct buf *out) {
     static const char *const by[] = {
         [MOVE_BY_CLIENT] = "client", [MOVE_BY_NODE] = "node", [MOVE_BY_PLAN] = "reconciler"};
 
-    (void)buf_append_str(out, "<!-- SPDX-License-Identifier: Apache-2.0 -->\n"
-                              "<!-- Printed from src/model/transitions.c by `space-describe states`; a test compares. -->\n"
-                              "# States of a sandbox\n\n"
-                              "`ready` (the guest agent answers) is separate from the state and can be true in `running` only.\n\n"
-                              "| state | holds a VM | may be ready | takes sessions | operation on its way | meaning |\n"
-                              "|---|---|---|---|---|---|\n");
+    (void)buf_append_str(
+        out, "<!-- SPDX-License-Identifier: Apache-2.0 -->\n"
+             "<!-- Printed from src/model/transitions.c by `space-describe states`; a test compares. -->\n"
+             "# States of a sandbox\n\n"
+             "`ready` (the guest agent answers) is separate from the state and can be true in `running` only.\n\n"
+             "| state | holds a VM | may be ready | takes sessions | operation on its way | meaning |\n"
+             "|---|---|---|---|---|---|\n");
     for (unsigned s = 0; s < SANDBOX_STATE_COUNT_; s++) {
         const struct sandbox_state_row *row = &state_rows[s];
         (void)buf_printf(out, "| `%s` | %s | %s | %s | %s | %s |\n", sandbox_state_name(s), yes(row->holds_vm),
                          yes(row->may_be_ready), yes(row->takes_sessions), yes(row->has_operation), row->text);
     }
-    (void)buf_append_str(out, "\n## Allowed moves\n\nEverything that is not in this table is refused, by the code and again by the "
-                              "database.\n\n| from | to | asked by | when |\n|---|---|---|---|\n");
+    (void)buf_append_str(
+        out, "\n## Allowed moves\n\nEverything that is not in this table is refused, by the code and again by the "
+             "database.\n\n| from | to | asked by | when |\n|---|---|---|---|\n");
     for (size_t i = 0; i < sandbox_moves_count; i++)
         (void)buf_printf(out, "| `%s` | `%s` | %s | %s |\n", sandbox_state_name(sandbox_moves[i].from),
                          sandbox_state_name(sandbox_moves[i].to), by[sandbox_moves[i].by], sandbox_moves[i].when);

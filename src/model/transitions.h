@@ -28,8 +28,8 @@ bool sandbox_move_is_allowed(enum sandbox_state from, enum sandbox_state to);
 
 /* What a sandbox in this state may have. */
 struct sandbox_state_row {
-    bool holds_vm;      /* a virtual machine on its node */
-    bool may_be_ready;  /* the guest agent may be answering */
+    bool holds_vm;     /* a virtual machine on its node */
+    bool may_be_ready; /* the guest agent may be answering */
     bool takes_sessions;
     bool has_operation; /* a lifecycle operation is on its way */
     bool is_final;

@@ -16,17 +16,17 @@
 #define PATH_SIZE 160
 #define FIELDS_MAX 32
 
+/* path: escaped already, by join(). */
 static int bad(struct sp_error *err, const char *path, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 static int bad(struct sp_error *err, const char *path, const char *fmt, ...) {
-    char why[200], shown[96], field[64];
+    char why[200], field[64];
     va_list ap;
     va_start(ap, fmt);
     if (vsnprintf(why, sizeof(why), fmt, ap) < 0)
         why[0] = '\0';
     va_end(ap);
-    (void)text_escape(shown, sizeof(shown), path, strlen(path));
-    (void)snprintf(field, sizeof(field), "%.63s", shown);
-    return sp_error_field(err, SP_E_INVALID, field, "%s%s%s", shown, *shown ? " " : "the body ", why);
+    (void)snprintf(field, sizeof(field), "%.63s", path);
+    return sp_error_field(err, SP_E_INVALID, field, "%s%s%s", path, *path ? " " : "the body ", why);
 }
 
 /* "prefix.name", cut where it would not fit: it is only shown. */
@@ -100,7 +100,7 @@ static int check_strings(const struct field *f, const char *path, const json_t *
         return bad(err, path, "must be an array of strings");
     if (json_array_size(v) > f->entries)
         return bad(err, path, "must have at most %" PRIu64 " items, has %zu", f->entries, json_array_size(v));
-    json_array_foreach(v, i, item) {
+    json_array_foreach (v, i, item) {
         char name[24], full[PATH_SIZE];
         (void)text_printf(name, sizeof(name), "%zu", i);
         int r = check_string(f, join(full, path, name), item, err);
@@ -118,7 +118,7 @@ static int check_map(const struct field *f, const char *path, json_t *v, struct 
         return bad(err, path, "must be an object of strings");
     if (json_object_size(v) > f->entries)
         return bad(err, path, "must have at most %" PRIu64 " entries, has %zu", f->entries, json_object_size(v));
-    json_object_foreach(v, key, item) {
+    json_object_foreach (v, key, item) {
         char full[PATH_SIZE];
         (void)join(full, path, key);
         if (!pattern_matches(f->key_pattern, key))
@@ -180,7 +180,7 @@ static int check_object(const struct field *rows, size_t n, const char *path, js
     char full[PATH_SIZE];
     if (!json_is_object(obj))
         return bad(err, path, "must be an object");
-    json_object_foreach(obj, key, value) {
+    json_object_foreach (obj, key, value) {
         const struct field *f = find_field(rows, n, key);
         if (!f)
             return unknown_field(rows, n, path, key, err);
@@ -209,10 +209,10 @@ static uint64_t string_bytes(json_t *v) {
     if (json_is_string(v))
         return json_string_length(v);
     if (json_is_array(v))
-        json_array_foreach(v, i, item)
+        json_array_foreach (v, i, item)
             total += string_bytes(item);
     if (json_is_object(v))
-        json_object_foreach(v, key, item)
+        json_object_foreach (v, key, item)
             total += strlen(key) + string_bytes(item);
     return total;
 }

@@ -12,8 +12,8 @@
 #include <stdint.h>
 
 enum field_type {
-    FIELD_STRING,  /* min..max bytes, pattern, choices */
-    FIELD_UINT,    /* min..max */
+    FIELD_STRING, /* min..max bytes, pattern, choices */
+    FIELD_UINT,   /* min..max */
     FIELD_BOOL,
     FIELD_OBJECT,  /* exactly the fields in `fields` */
     FIELD_STRINGS, /* array of strings: at most `entries`, each min..max bytes */

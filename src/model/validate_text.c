@@ -19,9 +19,10 @@ static const struct {
     [PATTERN_ANY] = {NULL, NULL, 0, 0, "may be any text"},
     [PATTERN_NAME] = {LOWER UPPER DIGITS, LOWER UPPER DIGITS "._-", 1, LIMIT_VALUE_name_bytes,
                       "must hold letters, digits, '.', '_' and '-' only, and start with a letter or digit"},
-    [PATTERN_TEMPLATE_NAME] = {LOWER DIGITS, LOWER DIGITS "._-", 1, LIMIT_VALUE_template_name_bytes,
-                               "must hold lower-case letters, digits, '.', '_' and '-' only, and start with a letter or "
-                               "digit"},
+    [PATTERN_TEMPLATE_NAME] =
+        {LOWER DIGITS, LOWER DIGITS "._-", 1, LIMIT_VALUE_template_name_bytes,
+         "must hold lower-case letters, digits, '.', '_' and '-' only, and start with a letter or "
+         "digit"},
     [PATTERN_TEMPLATE_REF] = {NULL, NULL, 1, LIMIT_VALUE_template_reference_bytes,
                               "must be name, name:tag or name@digest"},
     [PATTERN_DIGEST] = {DIGITS "abcdef", DIGITS "abcdef", 64, 64, "must be 64 lower-case hexadecimal digits"},
@@ -68,7 +69,8 @@ bool template_ref_parse(const char *text, struct template_ref *ret) {
     memcpy(ref.name, text, n);
     if (!pattern_matches(PATTERN_TEMPLATE_NAME, ref.name))
         return false;
-    if (text[n] == ':' && !(text_copy(ref.tag, sizeof(ref.tag), text + n + 1) && pattern_matches(PATTERN_NAME, ref.tag)))
+    if (text[n] == ':' &&
+        !(text_copy(ref.tag, sizeof(ref.tag), text + n + 1) && pattern_matches(PATTERN_NAME, ref.tag)))
         return false;
     if (text[n] == '@' &&
         !(text_copy(ref.digest, sizeof(ref.digest), text + n + 1) && pattern_matches(PATTERN_DIGEST, ref.digest)))

@@ -68,6 +68,7 @@ int idempotency_keep(struct store *s, const struct idempotency_key *k, const str
     pg_bool(&a, answer->is_sealed);
     pg_text_or_null(&a, answer->operation_id);
     return pg_queue(s,
-                  "UPDATE idempotency SET status = $4, answer = $5, sealed = $6, operation_id = $7 "
-                  "WHERE tenant_id = $1 AND key_hash = $2 AND route = $3", &a, err);
+                    "UPDATE idempotency SET status = $4, answer = $5, sealed = $6, operation_id = $7 "
+                    "WHERE tenant_id = $1 AND key_hash = $2 AND route = $3",
+                    &a, err);
 }

@@ -41,15 +41,16 @@ int lifecycle_create(struct store *s, const struct sandbox_new_row *n, struct sp
     pg_text(&a, n->operation_id);
     pg_int(&a, (int64_t)n->timeout_s);
     pg_text(&a, note);
-    return pg_queue(s,
-                  "WITH b AS (INSERT INTO sandboxes (id, tenant_id, name, state, template_id, template_name, template_tag, "
-                  "digest, vcpus, memory_mib, metadata, env, hostname, machine_id, node_id, operation_id) "
-                  "VALUES ($1, $2, $3, 'creating', $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)), "
-                  "o AS (INSERT INTO operations (id, tenant_id, sandbox_id, kind, state, deadline_at) "
-                  "VALUES ($15, $2, $1, 'create', 'pending', now() + $16::bigint * interval '1 second')), "
-                  "x AS (INSERT INTO outbox (sandbox_id, reason) VALUES ($1, 'create')) "
-                  "SELECT pg_notify('space', $17)",
-                  &a, err);
+    return pg_queue(
+        s,
+        "WITH b AS (INSERT INTO sandboxes (id, tenant_id, name, state, template_id, template_name, template_tag, "
+        "digest, vcpus, memory_mib, metadata, env, hostname, machine_id, node_id, operation_id) "
+        "VALUES ($1, $2, $3, 'creating', $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)), "
+        "o AS (INSERT INTO operations (id, tenant_id, sandbox_id, kind, state, deadline_at) "
+        "VALUES ($15, $2, $1, 'create', 'pending', now() + $16::bigint * interval '1 second')), "
+        "x AS (INSERT INTO outbox (sandbox_id, reason) VALUES ($1, 'create')) "
+        "SELECT pg_notify('space', $17)",
+        &a, err);
 }
 
 /* ---- ends ---- */
@@ -61,12 +62,13 @@ int lifecycle_finish_operation(struct store *s, const char *operation_id, enum f
     pg_text(&a, failure == FAILURE_NONE ? "succeeded" : "failed");
     pg_text_or_null(&a, failure_name(failure));
     pg_text(&a, failure == FAILURE_NONE ? NULL : *message ? message : failure_text(failure));
-    return pg_queue(s,
-                    "WITH o AS (UPDATE operations SET state = $2, error_code = $3, error_message = $4, finished_at = now(), "
-                    "started_at = CASE WHEN $2 = 'succeeded' THEN coalesce(started_at, now()) ELSE started_at END "
-                    "WHERE id = $1 AND state IN ('pending', 'running') RETURNING id) "
-                    "SELECT pg_notify('space', 'o' || id) FROM o",
-                    &a, err);
+    return pg_queue(
+        s,
+        "WITH o AS (UPDATE operations SET state = $2, error_code = $3, error_message = $4, finished_at = now(), "
+        "started_at = CASE WHEN $2 = 'succeeded' THEN coalesce(started_at, now()) ELSE started_at END "
+        "WHERE id = $1 AND state IN ('pending', 'running') RETURNING id) "
+        "SELECT pg_notify('space', 'o' || id) FROM o",
+        &a, err);
 }
 
 int lifecycle_fail_sandbox(struct store *s, const char *id, const char *operation_id, enum failure failure,
@@ -77,8 +79,9 @@ int lifecycle_fail_sandbox(struct store *s, const char *id, const char *operatio
     pg_text(&a, failure_name(failure));
     pg_text(&a, *message ? message : failure_text(failure));
     r = pg_queue(s,
-               "UPDATE sandboxes SET state = 'failed', ready = false, error_code = $2, error_message = $3, "
-               "operation_id = NULL, updated_at = now() WHERE id = $1", &a, err);
+                 "UPDATE sandboxes SET state = 'failed', ready = false, error_code = $2, error_message = $3, "
+                 "operation_id = NULL, updated_at = now() WHERE id = $1",
+                 &a, err);
     if (r == 0 && operation_id)
         r = lifecycle_finish_operation(s, operation_id, failure, message, err);
     if (r == 0)
@@ -90,9 +93,10 @@ int lifecycle_end_delete(struct store *s, const char *id, const char *operation_
     struct pg_args a = {0};
     pg_text(&a, id);
     int r = pg_queue(s,
-                   "UPDATE sandboxes SET state = 'deleted', ready = false, operation_id = NULL, deleted_at = now(), "
-                   "released_at = CASE WHEN node_id IS NOT NULL THEN coalesce(released_at, now()) END, "
-                   "updated_at = now() WHERE id = $1", &a, err);
+                     "UPDATE sandboxes SET state = 'deleted', ready = false, operation_id = NULL, deleted_at = now(), "
+                     "released_at = CASE WHEN node_id IS NOT NULL THEN coalesce(released_at, now()) END, "
+                     "updated_at = now() WHERE id = $1",
+                     &a, err);
     if (r == 0 && operation_id)
         r = lifecycle_finish_operation(s, operation_id, FAILURE_NONE, "", err);
     return r;
@@ -106,17 +110,20 @@ static int insert_delete(struct store *s, const struct sandbox *b, const char *o
     pg_text(&a, b->tenant_id);
     pg_text(&a, operation_id);
     int r = pg_queue(s,
-                   "INSERT INTO operations (id, tenant_id, sandbox_id, kind, state, started_at) "
-                   "VALUES ($3, $2, $1, 'delete', 'running', now())", &a, err);
+                     "INSERT INTO operations (id, tenant_id, sandbox_id, kind, state, started_at) "
+                     "VALUES ($3, $2, $1, 'delete', 'running', now())",
+                     &a, err);
     if (r < 0)
         return r;
     a.n = 0;
     pg_text(&a, b->id);
     pg_text(&a, operation_id);
     pg_bool(&a, b->node_id && !b->is_released);
-    return pg_queue(s,
-                  "UPDATE sandboxes SET ready = false, operation_id = $2, delete_operation_id = $2, updated_at = now(), "
-                  "state = CASE WHEN $3::boolean THEN 'deleting' ELSE state END WHERE id = $1", &a, err);
+    return pg_queue(
+        s,
+        "UPDATE sandboxes SET ready = false, operation_id = $2, delete_operation_id = $2, updated_at = now(), "
+        "state = CASE WHEN $3::boolean THEN 'deleting' ELSE state END WHERE id = $1",
+        &a, err);
 }
 
 int lifecycle_delete(struct store *s, const struct sandbox *b, const char *operation_id, struct sp_error *err) {
@@ -184,11 +191,11 @@ static int load_work(struct store *s, const char *id, struct work *w, struct sp_
     if (r < 0 || locked == 0)
         return r;
     r = pg_run(s,
-                   "SELECT b.id, b.state, b.node_id, b.released_at IS NOT NULL, b.vcpus, b.memory_mib, b.operation_id, "
-                   "o.kind, " PG_MS("o.deadline_at") ", " PG_MS("now()")
-                   " FROM sandboxes b LEFT JOIN operations o ON o.id = b.operation_id "
-                   "WHERE b.id = $1",
-                   &a, &w->res, err);
+               "SELECT b.id, b.state, b.node_id, b.released_at IS NOT NULL, b.vcpus, b.memory_mib, b.operation_id, "
+               "o.kind, " PG_MS("o.deadline_at") ", " PG_MS(
+                   "now()") " FROM sandboxes b LEFT JOIN operations o ON o.id = b.operation_id "
+                            "WHERE b.id = $1",
+               &a, &w->res, err);
     if (r < 0)
         return r;
     w->is_there = pg_rows(w->res) == 1;

@@ -28,14 +28,17 @@ struct observed {
     const char *id;
     uint64_t generation;
     struct observation what;
-    const char *message;                                  /* of a failure; may be "" */
-    const char *accelerator, *kernel, *vmm, *timings;      /* NULL: not said; timings: JSON text */
+    const char *message;                              /* of a failure; may be "" */
+    const char *accelerator, *kernel, *vmm, *timings; /* NULL: not said; timings: JSON text */
 };
 /* Locks the sandboxes of a report in the order of their ids and reads what is recorded. */
 int lifecycle_lock_observed(struct store *s, const char *const *ids, size_t n, struct store_result **ret_res,
                             struct sp_error *err);
-enum observed_fit { OBSERVED_FITS, OBSERVED_UNKNOWN /* not this node's, or gone: it should be removed there */,
-                    OBSERVED_STALE /* another generation */ };
+enum observed_fit {
+    OBSERVED_FITS,
+    OBSERVED_UNKNOWN /* not this node's, or gone: it should be removed there */,
+    OBSERVED_STALE /* another generation */
+};
 /* Applies one of them. *ret_poke: the node's desired list changed. */
 int lifecycle_observe(struct store *s, const struct store_result *locked, const char *node_id, const struct observed *o,
                       enum observed_fit *ret_fit, bool *ret_poke, struct sp_error *err);

@@ -73,23 +73,29 @@ static int write_running(struct store *s, const struct observed *o, const struct
     pg_text(&a, o->vmm);
     pg_text(&a, o->timings);
     pg_bool(&a, has_ended);
-    return pg_queue(s,
-                  "UPDATE sandboxes SET state = $2, ready = $3, accelerator = coalesce($4, accelerator), "
-                  "kernel = coalesce($5, kernel), vmm = coalesce($6, vmm), timings = coalesce($7, timings), "
-                  "started_at = CASE WHEN $2 = 'running' THEN coalesce(started_at, now()) END, "
-                  "operation_id = CASE WHEN $8::boolean THEN NULL ELSE operation_id END, updated_at = now() WHERE id = $1", &a, err);
+    return pg_queue(
+        s,
+        "UPDATE sandboxes SET state = $2, ready = $3, accelerator = coalesce($4, accelerator), "
+        "kernel = coalesce($5, kernel), vmm = coalesce($6, vmm), timings = coalesce($7, timings), "
+        "started_at = CASE WHEN $2 = 'running' THEN coalesce(started_at, now()) END, "
+        "operation_id = CASE WHEN $8::boolean THEN NULL ELSE operation_id END, updated_at = now() WHERE id = $1",
+        &a, err);
 }
 
 static int write_release(struct store *s, const char *id, struct sp_error *err) {
     struct pg_args a = {0};
     pg_text(&a, id);
-    return pg_queue(s, "UPDATE sandboxes SET released_at = coalesce(released_at, now()), updated_at = now() WHERE id = $1", &a, err);
+    return pg_queue(s,
+                    "UPDATE sandboxes SET released_at = coalesce(released_at, now()), updated_at = now() WHERE id = $1",
+                    &a, err);
 }
 
 static int start_operation(struct store *s, const char *operation_id, struct sp_error *err) {
     struct pg_args a = {0};
     pg_text(&a, operation_id);
-    return pg_queue(s, "UPDATE operations SET state = 'running', started_at = now() WHERE id = $1 AND state = 'pending'", &a, err);
+    return pg_queue(s,
+                    "UPDATE operations SET state = 'running', started_at = now() WHERE id = $1 AND state = 'pending'",
+                    &a, err);
 }
 
 static int write_effect(struct store *s, const struct observed *o, const struct observe_effect *e,

@@ -12,21 +12,19 @@ static const struct {
     enum limit keep;
     const char *sql;
 } rows[] = {
-    {LIMIT_keep_idempotency_h,
-     "DELETE FROM idempotency WHERE (tenant_id, key_hash, route) IN (SELECT tenant_id, key_hash, route FROM idempotency "
-     "WHERE " BEFORE("created_at") " " BATCH},
+    {LIMIT_keep_idempotency_h, "DELETE FROM idempotency WHERE (tenant_id, key_hash, route) IN (SELECT tenant_id, "
+                               "key_hash, route FROM idempotency "
+                               "WHERE " BEFORE("created_at") " " BATCH},
     /* The operation of a deletion is kept as long as the sandbox: a repeated delete answers with it. */
     {LIMIT_keep_operations_h,
      "DELETE FROM operations WHERE id IN (SELECT o.id FROM operations o WHERE o.state IN ('succeeded', 'failed') "
      "AND o.kind <> 'delete' AND " BEFORE("o.finished_at") " " BATCH},
-    {LIMIT_keep_sessions_h,
-     "DELETE FROM sessions WHERE id IN (SELECT id FROM sessions WHERE state <> 'started' "
-     "AND " BEFORE("expires_at") " " BATCH},
-    {LIMIT_keep_deleted_h,
-     "DELETE FROM sandboxes WHERE id IN (SELECT id FROM sandboxes WHERE state = 'deleted' "
-     "AND " BEFORE("deleted_at") " " BATCH},
-    {LIMIT_keep_tokens_h,
-     "DELETE FROM tokens WHERE id IN (SELECT id FROM tokens WHERE " BEFORE("coalesce(revoked_at, expires_at)") " " BATCH},
+    {LIMIT_keep_sessions_h, "DELETE FROM sessions WHERE id IN (SELECT id FROM sessions WHERE state <> 'started' "
+                            "AND " BEFORE("expires_at") " " BATCH},
+    {LIMIT_keep_deleted_h, "DELETE FROM sandboxes WHERE id IN (SELECT id FROM sandboxes WHERE state = 'deleted' "
+                           "AND " BEFORE("deleted_at") " " BATCH},
+    {LIMIT_keep_tokens_h, "DELETE FROM tokens WHERE id IN (SELECT id FROM tokens WHERE " BEFORE(
+                              "coalesce(revoked_at, expires_at)") " " BATCH},
     {LIMIT_keep_audit_h, "DELETE FROM audit WHERE id IN (SELECT id FROM audit WHERE " BEFORE("at") " " BATCH},
 };
 

@@ -12,7 +12,7 @@
 _Static_assert(LIMIT_VALUE_node_lost_ms == 30000, "IS_LIVE says the same");
 #define USAGE                                                                                                          \
     " LEFT JOIN LATERAL (SELECT count(*) AS sandboxes, coalesce(sum(vcpus), 0) AS vcpus, "                             \
-    "coalesce(sum(memory_mib), 0) AS memory_mib FROM sandboxes b WHERE b.node_id = n.id AND b.released_at IS NULL) u "  \
+    "coalesce(sum(memory_mib), 0) AS memory_mib FROM sandboxes b WHERE b.node_id = n.id AND b.released_at IS NULL) u " \
     "ON true "
 
 static void add_capacity(struct pg_args *a, const struct node_capacity *c) {
@@ -57,15 +57,15 @@ int node_register(struct store *s, const struct node_report *n, bool *ret_reboot
     pg_text(&a, n->gateway_url);
     add_capacity(&a, &n->capacity);
     r = pg_queue(s,
-               "INSERT INTO nodes (id, boot_id, hostname, version, accelerator, vmm, kernels, gateway_url, vcpus, "
-               "memory_mib, disk_mib, max_sandboxes) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) "
-               "ON CONFLICT (id) DO UPDATE SET boot_id = excluded.boot_id, hostname = excluded.hostname, "
-               "version = excluded.version, accelerator = excluded.accelerator, vmm = excluded.vmm, "
-               "kernels = excluded.kernels, gateway_url = excluded.gateway_url, vcpus = excluded.vcpus, "
-               "memory_mib = excluded.memory_mib, disk_mib = excluded.disk_mib, "
-               "max_sandboxes = excluded.max_sandboxes, registered_at = now(), last_seen_at = now(), "
-               "desired_revision = nodes.desired_revision + 1",
-               &a, err);
+                 "INSERT INTO nodes (id, boot_id, hostname, version, accelerator, vmm, kernels, gateway_url, vcpus, "
+                 "memory_mib, disk_mib, max_sandboxes) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) "
+                 "ON CONFLICT (id) DO UPDATE SET boot_id = excluded.boot_id, hostname = excluded.hostname, "
+                 "version = excluded.version, accelerator = excluded.accelerator, vmm = excluded.vmm, "
+                 "kernels = excluded.kernels, gateway_url = excluded.gateway_url, vcpus = excluded.vcpus, "
+                 "memory_mib = excluded.memory_mib, disk_mib = excluded.disk_mib, "
+                 "max_sandboxes = excluded.max_sandboxes, registered_at = now(), last_seen_at = now(), "
+                 "desired_revision = nodes.desired_revision + 1",
+                 &a, err);
     if (r == 0)
         r = pg_notify(s, 'n', n->id, err);
     if (r == 0)
@@ -112,9 +112,9 @@ int node_poke(struct store *s, const char *id, struct sp_error *err) {
 /* ---- lists ---- */
 
 #define COLUMNS                                                                                                        \
-    "n.id, n.hostname, n.version, n.accelerator, n.vmm, n.kernels, n.gateway_url, " IS_LIVE                             \
-    ", n.vcpus, n.memory_mib, n.disk_mib, n.max_sandboxes, u.sandboxes, u.vcpus, u.memory_mib, "                         \
-    PG_MS("n.registered_at") ", " PG_MS("n.last_seen_at")
+    "n.id, n.hostname, n.version, n.accelerator, n.vmm, n.kernels, n.gateway_url, " IS_LIVE                            \
+    ", n.vcpus, n.memory_mib, n.disk_mib, n.max_sandboxes, u.sandboxes, u.vcpus, u.memory_mib, " PG_MS(                \
+        "n.registered_at") ", " PG_MS("n.last_seen_at")
 
 int node_list(struct store *s, struct store_result **ret_res, int *ret_n, struct sp_error *err) {
     struct pg_args a = {0};
@@ -235,13 +235,15 @@ int node_place(struct store *s, uint64_t vcpus, uint64_t memory_mib, enum placem
 int node_desired(struct store *s, const char *id, struct store_result **ret_res, int *ret_n, struct sp_error *err) {
     struct pg_args a = {0};
     pg_text(&a, id);
-    int r = pg_run(s,
-                   "SELECT b.id, b.generation, b.state, b.operation_id, o.kind, " PG_MS("o.deadline_at")
-                   ", b.digest, t.manifest, b.env, b.hostname, b.machine_id, b.vcpus, b.memory_mib "
-                   "FROM sandboxes b LEFT JOIN templates t ON t.id = b.template_id "
-                   "LEFT JOIN operations o ON o.id = b.operation_id "
-                   "WHERE b.node_id = $1 AND b.released_at IS NULL AND b.state <> 'deleted' ORDER BY b.created_at, b.id",
-                   &a, ret_res, err);
+    int r =
+        pg_run(s,
+               "SELECT b.id, b.generation, b.state, b.operation_id, o.kind, " PG_MS(
+                   "o.deadline_at") ", b.digest, t.manifest, b.env, b.hostname, b.machine_id, b.vcpus, b.memory_mib "
+                                    "FROM sandboxes b LEFT JOIN templates t ON t.id = b.template_id "
+                                    "LEFT JOIN operations o ON o.id = b.operation_id "
+                                    "WHERE b.node_id = $1 AND b.released_at IS NULL AND b.state <> 'deleted' ORDER BY "
+                                    "b.created_at, b.id",
+               &a, ret_res, err);
     if (r == 0)
         *ret_n = pg_rows(*ret_res);
     return r;

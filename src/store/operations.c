@@ -47,8 +47,9 @@ int operation_get(struct store *s, const char *id, const char *tenant_id, struct
 }
 
 #define LIST(which)                                                                                                    \
-    "SELECT " COLUMNS " FROM operations o WHERE " which " AND ($5::text IS NULL OR o.state = $5) AND " PG_AFTER(          \
-        "o.accepted_at", "o.id", "$1", "$2") " ORDER BY o.accepted_at DESC, o.id DESC LIMIT $3"
+    "SELECT " COLUMNS " FROM operations o WHERE " which                                                                \
+    " AND ($5::text IS NULL OR o.state = $5) AND " PG_AFTER("o.accepted_at", "o.id", "$1",                             \
+                                                            "$2") " ORDER BY o.accepted_at DESC, o.id DESC LIMIT $3"
 
 int operation_list(struct store *s, const char *tenant_id, const char *sandbox_id, const char *state,
                    const struct store_page *page, struct store_result **ret_res, int *ret_n, struct sp_error *err) {
@@ -60,7 +61,8 @@ int operation_list(struct store *s, const char *tenant_id, const char *sandbox_i
     pg_text(&a, state);
     if (sandbox_id)
         pg_text(&a, sandbox_id);
-    int r = pg_run(s, sandbox_id ? LIST("o.tenant_id = $4 AND o.sandbox_id = $6") : LIST("o.tenant_id = $4"), &a, ret_res, err);
+    int r = pg_run(s, sandbox_id ? LIST("o.tenant_id = $4 AND o.sandbox_id = $6") : LIST("o.tenant_id = $4"), &a,
+                   ret_res, err);
     if (r == 0)
         *ret_n = pg_rows(*ret_res);
     return r;

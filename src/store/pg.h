@@ -35,10 +35,10 @@ int pg_script(struct store *s, const char *sql, struct sp_error *err);
 int pg_notify(struct store *s, char kind, const char *id, struct sp_error *err);
 
 int pg_rows(const struct store_result *r);
-const char *pg_get(const struct store_result *r, int row, int col);       /* NULL: SQL's null */
-const char *pg_get_text(const struct store_result *r, int row, int col);  /* "" for null */
-int64_t pg_get_int(const struct store_result *r, int row, int col);       /* 0 for null */
-bool pg_get_bool(const struct store_result *r, int row, int col);         /* false for null */
+const char *pg_get(const struct store_result *r, int row, int col);      /* NULL: SQL's null */
+const char *pg_get_text(const struct store_result *r, int row, int col); /* "" for null */
+int64_t pg_get_int(const struct store_result *r, int row, int col);      /* 0 for null */
+bool pg_get_bool(const struct store_result *r, int row, int col);        /* false for null */
 /* bytea, as bytes: false unless it is exactly len long. */
 bool pg_get_bytes(const struct store_result *r, int row, int col, void *dst, size_t len);
 /* Any bytea: heap, NULL for null. */
@@ -49,8 +49,8 @@ unsigned char *pg_get_blob(const struct store_result *r, int row, int col, size_
 #define PG_US(x) "(extract(epoch from " x ") * 1000000)::bigint"
 /* `(column, id) < cursor` for $us, $id; a null $us takes all. */
 #define PG_AFTER(column, id, us, ident)                                                                                \
-    "(" us "::bigint IS NULL OR (" column ", " id ") < (timestamptz 'epoch' + " us "::bigint * interval '1 microsecond', " ident \
-    "::text))"
+    "(" us "::bigint IS NULL OR (" column ", " id ") < (timestamptz 'epoch' + " us                                     \
+    "::bigint * interval '1 microsecond', " ident "::text))"
 /* Adds the two arguments of PG_AFTER. */
 struct pg_cursor {
     char id[48];

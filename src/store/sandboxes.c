@@ -11,11 +11,11 @@
 _Static_assert(LIMIT_VALUE_node_lost_ms == 30000, "LOST_AFTER says the same");
 
 #define COLUMNS                                                                                                        \
-    "s.id, s.tenant_id, s.name, s.state, s.ready AND n.last_seen_at > now() - " LOST_AFTER                              \
-    ", s.template_name, s.template_tag, s.digest, s.vcpus, s.memory_mib, s.generation, s.metadata, s.node_id, "         \
-    "n.gateway_url, s.released_at IS NOT NULL, s.operation_id, s.delete_operation_id, s.error_code, s.error_message, "  \
-    "s.accelerator, s.kernel, s.vmm, s.timings, " PG_MS("s.created_at") ", " PG_US("s.created_at")                       \
-    ", " PG_MS("s.updated_at") ", " PG_MS("s.started_at") ", " PG_MS("s.deleted_at")
+    "s.id, s.tenant_id, s.name, s.state, s.ready AND n.last_seen_at > now() - " LOST_AFTER                             \
+    ", s.template_name, s.template_tag, s.digest, s.vcpus, s.memory_mib, s.generation, s.metadata, s.node_id, "        \
+    "n.gateway_url, s.released_at IS NOT NULL, s.operation_id, s.delete_operation_id, s.error_code, s.error_message, " \
+    "s.accelerator, s.kernel, s.vmm, s.timings, " PG_MS("s.created_at") ", " PG_US("s.created_at") ", " PG_MS(         \
+        "s.updated_at") ", " PG_MS("s.started_at") ", " PG_MS("s.deleted_at")
 #define N_COLUMNS 28
 #define FROM " FROM sandboxes s LEFT JOIN nodes n ON n.id = s.node_id "
 
@@ -67,7 +67,8 @@ int sandbox_get(struct store *s, const char *id, const char *tenant_id, bool loc
                      "SELECT 1 FROM sandboxes WHERE id = $1 AND ($2::text IS NULL OR tenant_id = $2) FOR NO KEY UPDATE",
                      &a, err);
     if (r == 0)
-        r = pg_run(s, "SELECT " COLUMNS FROM "WHERE s.id = $1 AND ($2::text IS NULL OR s.tenant_id = $2)", &a, &res, err);
+        r = pg_run(s, "SELECT " COLUMNS FROM "WHERE s.id = $1 AND ($2::text IS NULL OR s.tenant_id = $2)", &a, &res,
+                   err);
     if (r < 0)
         return r;
     if (pg_rows(res) == 0)
@@ -108,8 +109,8 @@ int sandbox_get_by_operation(struct store *s, const char *operation_id, const ch
 #define LIST(which)                                                                                                    \
     "SELECT " COLUMNS FROM "WHERE s.tenant_id = $4 AND s.state " which                                                 \
     " AND ($5::text IS NULL OR s.state = $5) AND ($6::text IS NULL OR s.name = $6) "                                   \
-    "AND ($7::jsonb IS NULL OR s.metadata @> $7) AND " PG_AFTER("s.created_at", "s.id", "$1", "$2")                     \
-    " ORDER BY s.created_at DESC, s.id DESC LIMIT $3"
+    "AND ($7::jsonb IS NULL OR s.metadata @> $7) AND " PG_AFTER(                                                       \
+        "s.created_at", "s.id", "$1", "$2") " ORDER BY s.created_at DESC, s.id DESC LIMIT $3"
 
 int sandbox_list(struct store *s, const struct sandbox_filter *f, const struct store_page *page,
                  struct store_result **ret_res, int *ret_n, struct sp_error *err) {

@@ -5,9 +5,9 @@
 #include "store/pg.h"
 
 #define COLUMNS                                                                                                        \
-    "x.id, x.sandbox_id, x.process_id, x.tenant_id, x.state, x.command, x.attach_url, x.pid, x.exit_code, x.signal, "    \
-    "x.reason, " PG_MS("x.created_at") ", " PG_US("x.created_at") ", " PG_MS("x.started_at") ", "                        \
-    PG_MS("x.exited_at") ", " PG_MS("x.expires_at") ", x.expires_at <= now()"
+    "x.id, x.sandbox_id, x.process_id, x.tenant_id, x.state, x.command, x.attach_url, x.pid, x.exit_code, x.signal, "  \
+    "x.reason, " PG_MS("x.created_at") ", " PG_US("x.created_at") ", " PG_MS("x.started_at") ", " PG_MS(               \
+        "x.exited_at") ", " PG_MS("x.expires_at") ", x.expires_at <= now()"
 #define N_COLUMNS 17
 
 int session_row(const struct store_result *res, int row, struct session *ret, struct sp_error *err) {
@@ -47,10 +47,11 @@ int session_insert(struct store *s, const struct session_new_row *n, struct sp_e
     pg_text(&a, n->command);
     pg_text(&a, n->attach_url);
     pg_int(&a, (int64_t)n->expires_in_s);
-    return pg_queue(s,
-                  "INSERT INTO sessions (id, tenant_id, sandbox_id, process_id, token_hash, state, command, attach_url, "
-                  "expires_at) VALUES ($1, $2, $3, $4, $5, 'created', $6, $7, now() + $8::bigint * interval '1 second')",
-                  &a, err);
+    return pg_queue(
+        s,
+        "INSERT INTO sessions (id, tenant_id, sandbox_id, process_id, token_hash, state, command, attach_url, "
+        "expires_at) VALUES ($1, $2, $3, $4, $5, 'created', $6, $7, now() + $8::bigint * interval '1 second')",
+        &a, err);
 }
 
 int session_get(struct store *s, const char *id, const char *tenant_id, struct store_result **ret_res,
@@ -78,9 +79,8 @@ int session_list(struct store *s, const char *sandbox_id, const struct store_pag
     pg_int(&a, page->limit);
     pg_text(&a, sandbox_id);
     int r = pg_run(s,
-                   "SELECT " COLUMNS " FROM sessions x WHERE x.sandbox_id = $4 AND " PG_AFTER("x.created_at", "x.id", "$1",
-                                                                                             "$2")
-                   " ORDER BY x.created_at DESC, x.id DESC LIMIT $3",
+                   "SELECT " COLUMNS " FROM sessions x WHERE x.sandbox_id = $4 AND " PG_AFTER(
+                       "x.created_at", "x.id", "$1", "$2") " ORDER BY x.created_at DESC, x.id DESC LIMIT $3",
                    &a, ret_res, err);
     if (r == 0)
         *ret_n = pg_rows(*ret_res);
@@ -100,8 +100,8 @@ int session_count_open(struct store *s, const char *sandbox_id, uint64_t *ret, s
     return r;
 }
 
-int session_attach(struct store *s, const char *id, const uint8_t token_hash[SHA256_SIZE], struct store_result **ret_res,
-                   struct session_attach *ret, struct sp_error *err) {
+int session_attach(struct store *s, const char *id, const uint8_t token_hash[SHA256_SIZE],
+                   struct store_result **ret_res, struct session_attach *ret, struct sp_error *err) {
     _cleanup_result_ struct store_result *res = NULL;
     struct session_attach found = {0};
     uint8_t hash[SHA256_SIZE];
@@ -140,10 +140,11 @@ int session_report_started(struct store *s, const char *id, int64_t pid, struct 
     uint64_t n = 0;
     pg_text(&a, id);
     pg_int(&a, pid);
-    int r = pg_count(s,
-                     "UPDATE sessions SET state = CASE state WHEN 'created' THEN 'started' ELSE state END, "
-                     "pid = coalesce(pid, nullif($2::bigint, 0)), started_at = coalesce(started_at, now()) WHERE id = $1",
-                     &a, &n, err);
+    int r =
+        pg_count(s,
+                 "UPDATE sessions SET state = CASE state WHEN 'created' THEN 'started' ELSE state END, "
+                 "pid = coalesce(pid, nullif($2::bigint, 0)), started_at = coalesce(started_at, now()) WHERE id = $1",
+                 &a, &n, err);
     return r < 0 ? r : known(n, id, err);
 }
 
@@ -161,14 +162,15 @@ int session_report_exited(struct store *s, const char *id, const struct session_
         pg_null(&a);
     pg_text_or_null(&a, e->reason);
     /* A session that was given up as lost takes the truth when it still comes. */
-    int r = pg_count(s,
-                     "UPDATE sessions SET "
-                     "exit_code = CASE WHEN state = 'exited' THEN exit_code ELSE $2::bigint END, "
-                     "signal = CASE WHEN state = 'exited' THEN signal ELSE $3::bigint END, "
-                     "reason = CASE WHEN state = 'exited' THEN reason ELSE $4::text END, "
-                     "started_at = coalesce(started_at, now()), exited_at = coalesce(exited_at, now()), state = 'exited' "
-                     "WHERE id = $1",
-                     &a, &n, err);
+    int r =
+        pg_count(s,
+                 "UPDATE sessions SET "
+                 "exit_code = CASE WHEN state = 'exited' THEN exit_code ELSE $2::bigint END, "
+                 "signal = CASE WHEN state = 'exited' THEN signal ELSE $3::bigint END, "
+                 "reason = CASE WHEN state = 'exited' THEN reason ELSE $4::text END, "
+                 "started_at = coalesce(started_at, now()), exited_at = coalesce(exited_at, now()), state = 'exited' "
+                 "WHERE id = $1",
+                 &a, &n, err);
     return r < 0 ? r : known(n, id, err);
 }
 

@@ -35,12 +35,12 @@ int session_count_open(struct store *s, const char *sandbox_id, uint64_t *ret, s
 struct session_attach {
     struct session session;
     enum sandbox_state sandbox_state;
-    const char *node_id;         /* may be NULL */
-    const char *user, *workdir;  /* the template's defaults; may be NULL */
+    const char *node_id;        /* may be NULL */
+    const char *user, *workdir; /* the template's defaults; may be NULL */
 };
 /* SP_E_NOT_FOUND no such session; SP_E_UNAUTHORIZED wrong token. */
-int session_attach(struct store *s, const char *id, const uint8_t token_hash[SHA256_SIZE], struct store_result **ret_res,
-                   struct session_attach *ret, struct sp_error *err);
+int session_attach(struct store *s, const char *id, const uint8_t token_hash[SHA256_SIZE],
+                   struct store_result **ret_res, struct session_attach *ret, struct sp_error *err);
 /* Only forward: started, then exited; what came before is accepted and changes nothing. SP_E_NOT_FOUND. */
 int session_report_started(struct store *s, const char *id, int64_t pid, struct sp_error *err);
 struct session_exit {

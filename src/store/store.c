@@ -4,8 +4,8 @@
  * blocking so that a database which hangs costs a request its time limit and not a thread its life.
  */
 #include "store/store.h"
-#include "base/clock.h"
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "store/pg.h"
@@ -394,7 +394,7 @@ int store_commit(struct store *s, struct sp_error *err) {
     int r = pg_run(s, "COMMIT", NULL, &res, err);
     if (r < 0 && had_connection && !s->conn)
         s->outcome_is_unknown = true;
-    if (r == 0 && strcmp(PQcmdStatus(res->pg), "COMMIT") != 0) /* a failed statement was overlooked */
+    if (r == 0 && res && strcmp(PQcmdStatus(res->pg), "COMMIT") != 0) /* a failed statement was overlooked */
         r = sp_error_set(err, SP_E_INTERNAL, "the transaction had failed and was rolled back");
     s->in_transaction = false;
     return r;

@@ -11,10 +11,10 @@ struct store {
     uint64_t timeout_ms;
     PGconn *conn;
     bool in_transaction;
-    unsigned queued; /* statements sent whose results have not been gathered */
+    unsigned queued;                       /* statements sent whose results have not been gathered */
     bool should_retry, outcome_is_unknown; /* of the last failure */
     uint64_t connects;
-    uint64_t failed_at_ns; /* of the last try to connect; 0: it worked */
+    uint64_t failed_at_ns;                /* of the last try to connect; 0: it worked */
     const char *prepared[STATEMENTS_MAX]; /* by address; the index is the statement's name */
     unsigned n_prepared;
 };

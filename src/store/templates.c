@@ -5,8 +5,9 @@
 #include "store/pg.h"
 
 #define COLUMNS                                                                                                        \
-    "t.id, t.owner, t.name, t.digest, t.manifest, t.size_bytes, " PG_MS("t.created_at") ", " PG_US("t.created_at")       \
-    ", coalesce((SELECT json_agg(g.tag ORDER BY g.tag) FROM template_tags g WHERE g.template_id = t.id), '[]')"
+    "t.id, t.owner, t.name, t.digest, t.manifest, t.size_bytes, " PG_MS("t.created_at") ", " PG_US(                    \
+        "t.created_at") ", coalesce((SELECT json_agg(g.tag ORDER BY g.tag) FROM template_tags g WHERE g.template_id "  \
+                        "= t.id), '[]')"
 
 void template_row(const struct store_result *res, int row, struct template *ret) {
     *ret = (struct template){
@@ -27,9 +28,8 @@ int template_owner(struct store *s, const char *tenant_id, const char *name, cha
     struct pg_args a = {0};
     pg_text(&a, tenant_id);
     pg_text(&a, name);
-    int r = pg_run(s,
-                   "SELECT owner FROM templates WHERE owner IN ($1, '') AND name = $2 ORDER BY owner DESC LIMIT 1", &a,
-                   &res, err);
+    int r = pg_run(s, "SELECT owner FROM templates WHERE owner IN ($1, '') AND name = $2 ORDER BY owner DESC LIMIT 1",
+                   &a, &res, err);
     if (r < 0)
         return r;
     if (pg_rows(res) == 0)
@@ -85,8 +85,8 @@ int template_insert(struct store *s, const struct template_new_row *t, bool *ret
     return r;
 }
 
-int template_get(struct store *s, const char *owner, const char *name, const char *digest, struct store_result **ret_res,
-                 struct template *ret, struct sp_error *err) {
+int template_get(struct store *s, const char *owner, const char *name, const char *digest,
+                 struct store_result **ret_res, struct template *ret, struct sp_error *err) {
     _cleanup_result_ struct store_result *res = NULL;
     struct pg_args a = {0};
     pg_text(&a, owner);
@@ -105,17 +105,18 @@ int template_list(struct store *s, const char *tenant_id, const char *name, cons
     pg_int(&a, page->limit);
     pg_text(&a, tenant_id);
     pg_text(&a, name);
-    int r = pg_run(s,
-                   "SELECT " COLUMNS " FROM templates t WHERE t.owner IN ($4, '') AND ($5::text IS NULL OR t.name = $5) "
-                   "AND " PG_AFTER("t.created_at", "t.id", "$1", "$2") " ORDER BY t.created_at DESC, t.id DESC LIMIT $3",
-                   &a, ret_res, err);
+    int r =
+        pg_run(s,
+               "SELECT " COLUMNS " FROM templates t WHERE t.owner IN ($4, '') AND ($5::text IS NULL OR t.name = $5) "
+               "AND " PG_AFTER("t.created_at", "t.id", "$1", "$2") " ORDER BY t.created_at DESC, t.id DESC LIMIT $3",
+               &a, ret_res, err);
     if (r == 0)
         *ret_n = pg_rows(*ret_res);
     return r;
 }
 
-int template_releases(struct store *s, const char *owner, const char *name, unsigned limit, struct store_result **ret_res,
-                      int *ret_n, struct sp_error *err) {
+int template_releases(struct store *s, const char *owner, const char *name, unsigned limit,
+                      struct store_result **ret_res, int *ret_n, struct sp_error *err) {
     struct pg_args a = {0};
     pg_text(&a, owner);
     pg_text(&a, name);
@@ -163,8 +164,8 @@ int template_tags(struct store *s, const char *owner, const char *name, struct s
     return r;
 }
 
-int template_tag_get(struct store *s, const char *owner, const char *name, const char *tag, struct store_result **ret_res,
-                     struct template_tag *ret, struct sp_error *err) {
+int template_tag_get(struct store *s, const char *owner, const char *name, const char *tag,
+                     struct store_result **ret_res, struct template_tag *ret, struct sp_error *err) {
     _cleanup_result_ struct store_result *res = NULL;
     struct pg_args a = {0};
     pg_text(&a, owner);
@@ -191,11 +192,12 @@ int template_tag_set(struct store *s, const char *owner, const char *name, const
     pg_text(&a, name);
     pg_text(&a, tag);
     pg_text(&a, digest);
-    int r = pg_count(s,
-                     "INSERT INTO template_tags (owner, name, tag, template_id) "
-                     "SELECT owner, name, $3, id FROM templates WHERE owner = $1 AND name = $2 AND digest = $4 "
-                     "ON CONFLICT (owner, name, tag) DO UPDATE SET template_id = excluded.template_id, updated_at = now()",
-                     &a, &n, err);
+    int r =
+        pg_count(s,
+                 "INSERT INTO template_tags (owner, name, tag, template_id) "
+                 "SELECT owner, name, $3, id FROM templates WHERE owner = $1 AND name = $2 AND digest = $4 "
+                 "ON CONFLICT (owner, name, tag) DO UPDATE SET template_id = excluded.template_id, updated_at = now()",
+                 &a, &n, err);
     if (r == 0 && n == 0)
         return sp_error_set(err, SP_E_NOT_FOUND, "template %s has no such release", name);
     return r;
@@ -229,12 +231,13 @@ int template_uses(struct store *s, const char *owner, const char *name, const ch
                      "ORDER BY id FOR UPDATE",
                      &a, &n, err);
     if (r == 0)
-        r = pg_run(s,
-                   "SELECT (SELECT count(*) FROM sandboxes b WHERE b.template_id = ANY(x.ids) AND b.state <> 'deleted'), "
-                   "(SELECT count(*) FROM template_tags g WHERE g.template_id = ANY(x.ids)) "
-                   "FROM (SELECT coalesce(array_agg(id), '{}') AS ids FROM templates "
-                   "WHERE owner = $1 AND name = $2 AND ($3::text IS NULL OR digest = $3)) x",
-                   &a, &res, err);
+        r = pg_run(
+            s,
+            "SELECT (SELECT count(*) FROM sandboxes b WHERE b.template_id = ANY(x.ids) AND b.state <> 'deleted'), "
+            "(SELECT count(*) FROM template_tags g WHERE g.template_id = ANY(x.ids)) "
+            "FROM (SELECT coalesce(array_agg(id), '{}') AS ids FROM templates "
+            "WHERE owner = $1 AND name = $2 AND ($3::text IS NULL OR digest = $3)) x",
+            &a, &res, err);
     if (r < 0)
         return r;
     *ret_releases = n;

@@ -26,13 +26,13 @@ struct template_new_row {
 };
 /* *ret_is_new is false when the release was known; its row is untouched then. */
 int template_insert(struct store *s, const struct template_new_row *t, bool *ret_is_new, struct sp_error *err);
-int template_get(struct store *s, const char *owner, const char *name, const char *digest, struct store_result **ret_res,
-                 struct template *ret, struct sp_error *err);
+int template_get(struct store *s, const char *owner, const char *name, const char *digest,
+                 struct store_result **ret_res, struct template *ret, struct sp_error *err);
 int template_list(struct store *s, const char *tenant_id, const char *name, const struct store_page *page,
                   struct store_result **ret_res, int *ret_n, struct sp_error *err);
 /* The newest releases of one name. */
-int template_releases(struct store *s, const char *owner, const char *name, unsigned limit, struct store_result **ret_res,
-                      int *ret_n, struct sp_error *err);
+int template_releases(struct store *s, const char *owner, const char *name, unsigned limit,
+                      struct store_result **ret_res, int *ret_n, struct sp_error *err);
 int template_count(struct store *s, const char *owner, uint64_t *ret, struct sp_error *err);
 
 struct template_tag {
@@ -42,8 +42,8 @@ struct template_tag {
 void template_tag_row(const struct store_result *res, int row, struct template_tag *ret);
 int template_tags(struct store *s, const char *owner, const char *name, struct store_result **ret_res, int *ret_n,
                   struct sp_error *err);
-int template_tag_get(struct store *s, const char *owner, const char *name, const char *tag, struct store_result **ret_res,
-                     struct template_tag *ret, struct sp_error *err);
+int template_tag_get(struct store *s, const char *owner, const char *name, const char *tag,
+                     struct store_result **ret_res, struct template_tag *ret, struct sp_error *err);
 /* SP_E_NOT_FOUND: no such release. */
 int template_tag_set(struct store *s, const char *owner, const char *name, const char *tag, const char *digest,
                      struct sp_error *err);

@@ -7,8 +7,8 @@
 #include "store/pg.h"
 
 #define COLUMNS                                                                                                        \
-    "t.id, t.name, t.max_sandboxes, t.max_vcpus, t.max_memory_mib, t.max_sessions_per_sandbox, t.requests_per_second, " \
-    PG_MS("t.created_at") ", " PG_US("t.created_at") ", u.sandboxes, u.vcpus, u.memory_mib"
+    "t.id, t.name, t.max_sandboxes, t.max_vcpus, t.max_memory_mib, t.max_sessions_per_sandbox, "                       \
+    "t.requests_per_second, " PG_MS("t.created_at") ", " PG_US("t.created_at") ", u.sandboxes, u.vcpus, u.memory_mib"
 #define USAGE                                                                                                          \
     " CROSS JOIN LATERAL (SELECT count(*) AS sandboxes,"                                                               \
     " coalesce(sum(vcpus) FILTER (WHERE state <> 'failed'), 0) AS vcpus,"                                              \
@@ -85,10 +85,11 @@ int tenant_list(struct store *s, const struct store_page *page, struct store_res
     struct pg_cursor mem;
     pg_page(&a, page, &mem);
     pg_int(&a, page->limit);
-    int r = pg_run(s,
-                   "SELECT " COLUMNS " FROM tenants t" USAGE " WHERE " PG_AFTER("t.created_at", "t.id", "$1", "$2")
-                   " ORDER BY t.created_at DESC, t.id DESC LIMIT $3",
-                   &a, ret_res, err);
+    int r =
+        pg_run(s,
+               "SELECT " COLUMNS " FROM tenants t" USAGE
+               " WHERE " PG_AFTER("t.created_at", "t.id", "$1", "$2") " ORDER BY t.created_at DESC, t.id DESC LIMIT $3",
+               &a, ret_res, err);
     if (r == 0)
         *ret_n = pg_rows(*ret_res);
     return r;

@@ -9,8 +9,8 @@ struct quotas {
 struct tenant {
     const char *id, *name; /* borrow from the result */
     struct quotas quotas;
-    uint64_t sandboxes;           /* neither deleted nor being deleted */
-    uint64_t vcpus, memory_mib;   /* of those that have not failed either */
+    uint64_t sandboxes;         /* neither deleted nor being deleted */
+    uint64_t vcpus, memory_mib; /* of those that have not failed either */
     int64_t created_ms, created_us;
 };
 

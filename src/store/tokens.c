@@ -4,10 +4,10 @@
 #include "base/text.h"
 #include "store/pg.h"
 
-#define COLUMNS                                                                                                        \
-    "id, tenant_id, name, scopes, revoked_at IS NOT NULL, coalesce(expires_at <= now(), false), " PG_MS("created_at")  \
-    ", " PG_US("created_at") ", " PG_MS("expires_at") ", " PG_MS("rotated_at") ", " PG_MS("revoked_at") ", "             \
-    PG_MS("last_used_at")
+#define COLUMNS                                                                                                                   \
+    "id, tenant_id, name, scopes, revoked_at IS NOT NULL, coalesce(expires_at <= now(), false), " PG_MS("created_at") ", " PG_US( \
+        "created_at") ", " PG_MS("expires_at") ", " PG_MS("rotated_at") ", " PG_MS("revoked_at") ", " PG_MS("last_"               \
+                                                                                                            "used_at")
 
 static int touch(struct store *s, const char *id, struct sp_error *err) {
     struct pg_args a = {0};
@@ -23,13 +23,14 @@ int token_authenticate(struct store *s, const uint8_t hash[SHA256_SIZE], struct 
     struct auth auth = {0};
     struct pg_args a = {0};
     pg_bytes(&a, hash, SHA256_SIZE);
-    int r = pg_run(s,
-                   "SELECT k.id, k.tenant_id, k.scopes, t.requests_per_second, "
-                   "k.last_used_at IS NULL OR k.last_used_at < now() - interval '5 minutes', t.max_sessions_per_sandbox "
-                   "FROM tokens k JOIN tenants t ON t.id = k.tenant_id "
-                   "WHERE (k.hash = $1 OR (k.previous_hash = $1 AND k.previous_until > now())) "
-                   "AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > now())",
-                   &a, &res, err);
+    int r =
+        pg_run(s,
+               "SELECT k.id, k.tenant_id, k.scopes, t.requests_per_second, "
+               "k.last_used_at IS NULL OR k.last_used_at < now() - interval '5 minutes', t.max_sessions_per_sandbox "
+               "FROM tokens k JOIN tenants t ON t.id = k.tenant_id "
+               "WHERE (k.hash = $1 OR (k.previous_hash = $1 AND k.previous_until > now())) "
+               "AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > now())",
+               &a, &res, err);
     if (r < 0)
         return r;
     if (pg_rows(res) == 0)
@@ -114,10 +115,12 @@ int token_list(struct store *s, const char *tenant_id, const struct store_page *
     pg_page(&a, page, &mem);
     pg_int(&a, page->limit);
     pg_text(&a, tenant_id);
-    int r = pg_run(s,
-                   "SELECT " COLUMNS " FROM tokens WHERE tenant_id = $4 AND " PG_AFTER("created_at", "id", "$1", "$2")
-                   " ORDER BY created_at DESC, id DESC LIMIT $3",
-                   &a, ret_res, err);
+    int r =
+        pg_run(s,
+               "SELECT " COLUMNS
+               " FROM tokens WHERE tenant_id = $4 AND " PG_AFTER("created_at", "id", "$1",
+                                                                 "$2") " ORDER BY created_at DESC, id DESC LIMIT $3",
+               &a, ret_res, err);
     if (r == 0)
         *ret_n = pg_rows(*ret_res);
     return r;

@@ -24,8 +24,8 @@ SPEC = openapi_check.Spec()
 
 
 def build_file(name):
-    """A file of the build directory: $SPACE_BUILD, else the first that has it."""
-    for build in filter(None, [os.environ.get("SPACE_BUILD"), ROOT / "build-control", ROOT / "build"]):
+    """A file of the build directory: $SPACE_BUILD_DIR, else the first that has it."""
+    for build in filter(None, [os.environ.get("SPACE_BUILD_DIR"), ROOT / "build", ROOT / "build-control"]):
         path = pathlib.Path(build) / name
         if path.exists():
             return path

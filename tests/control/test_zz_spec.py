@@ -33,7 +33,7 @@ def test_codes_are_the_same_everywhere():
 def test_routes_are_the_same():
     """The routing table and the document, scope included."""
     source = (ROOT / "src/control/routes.c").read_text()
-    rows = re.findall(r'PUBLIC\("(\w+)", "([^"]+)", "(\w+)", (\w+)', source)
+    rows = re.findall(r'PUBLIC\("(\w+)",\s+"([^"]+)",\s+"(\w+)",\s+(\w+)', source)
     table = {(m, p, a): s for m, p, a, s in rows}
     document = {}
     for o in SPEC.operations:

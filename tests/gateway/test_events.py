@@ -369,3 +369,43 @@ def test_reports_are_repeated_until_control_took_them(own):
     own.control.fail = None
     states = own.control.wait_states(2, timeout=10)
     assert [s[1]["state"] for s in states] == ["started", "exited"] and states[0][0] == session_id
+
+
+def leave_then_list(processes):
+    """A first stream whose client leaves; then LIST questions, answered with `processes`."""
+    def script(stream, process_id):
+        kind, _ = stream.read()
+        if kind == "ATTACH":
+            stream.started(process_id)
+            stream.wait_closed()
+        else:
+            assert kind == "LIST"
+            for state in processes.pop(0) if len(processes) > 1 else processes[0]:
+                stream.send("PROCESS", process_id=process_id, pid=9, started_realtime_ns=1, command="x", **state)
+            stream.send("OK")
+    return script
+
+
+def test_the_end_of_a_command_nobody_watches_is_reported(own):
+    running, ended = {"state": 1, "exit_code": 0, "signal": 0}, {"state": 2, "exit_code": 5, "signal": 0}
+    session_id, token, _, guest = own.session(leave_then_list([[running], [ended]]))
+    stream = own.events(session_id, token)
+    assert stream.next()[0] == "process_started"
+    stream.close()
+    states = own.control.wait_states(2, timeout=15)
+    assert states[1] == (session_id, {"state": "exited", "pid": 9, "exit_code": 5, "signal": None, "reason": "exited"})
+    assert b"space_gateway_sessions_watched 0\n" in own.get("/metrics")[1] and not guest.errors
+
+
+def test_a_watched_command_the_agent_forgot(own):
+    session_id, token, _, guest = own.session(leave_then_list([[]]))
+    stream = own.events(session_id, token)
+    assert stream.next()[0] == "process_started"
+    stream.close()
+    deadline = time.monotonic() + 10
+    while guest.open_count and time.monotonic() < deadline:
+        time.sleep(0.05)
+    while b"space_gateway_sessions_watched 0\n" not in own.get("/metrics")[1] and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert b"space_gateway_sessions_watched 0\n" in own.get("/metrics")[1]
+    assert [s[1]["state"] for s in own.control.states] == ["started"]

@@ -80,11 +80,22 @@ def patient(fn, timeout=120):
         time.sleep(0.2)
 
 
+def settled(before, look, seconds):
+    """The difference once it has gone or time is over: a sweep, or init reaping a dead process, takes a moment."""
+    end = time.monotonic() + seconds
+    while True:
+        left = hostdiff.diff(before, look())
+        if not left or time.monotonic() > end:
+            return left
+        time.sleep(0.5)
+
+
 def test_create_delete_under_random_kills(own):
     cycles = size(15, 200)
     seed = int(os.environ.get("SPACE_CHAOS_SEED", time.time()))
     rng = random.Random(seed)
-    before = hostdiff.snapshot(str(own.root))
+    look = lambda: hostdiff.snapshot(str(own.root), int(own.settings["uid_base"]))  # noqa: E731
+    before = look()
     killer = Killer(own, rng)
     killer.start()
     acknowledged, outcomes = {}, {}
@@ -113,12 +124,7 @@ def test_create_delete_under_random_kills(own):
             assert time.monotonic() < end, "%s is still %s\n%s" % (sid, state, own.logs())
             time.sleep(0.2)
         outcomes[state] = outcomes.get(state, 0) + 1
-    end = time.monotonic() + 90
-    while True:  # the sweep runs by itself
-        left = hostdiff.diff(before, hostdiff.snapshot(str(own.root)))
-        if not left or time.monotonic() > end:
-            break
-        time.sleep(1)
+    left = settled(before, look, 90)  # the sweep runs by itself
     say("seed %d, %d cycles, killed %s, outcomes %s, left on the host: %s" % (seed, cycles, killer.killed, outcomes, left or "nothing"))
     assert not left
     sid = own.api.create()
@@ -127,21 +133,22 @@ def test_create_delete_under_random_kills(own):
 
 
 def test_down_leaves_nothing():
-    before = hostdiff.snapshot("/tmp/no-such-state")
     s = System()
+    look = lambda: hostdiff.snapshot("/tmp/no-such-state", int(s.settings["uid_base"]))  # noqa: E731
+    before = look()
     try:
         s.up()
         s.seed()
         s.api.create()
         s.cli("down")
-        after = hostdiff.snapshot("/tmp/no-such-state")
-        assert not hostdiff.diff(before, after), hostdiff.diff(before, after)
+        assert not settled(before, look, 10)
         s.up()  # and comes back: the sandbox whose VM went down with us is failed, with a reason
-        states = [x["state"] for x in s.api.ok("GET", "/v1/sandboxes")["items"]]
         end = time.monotonic() + 30
-        while states != ["failed"] and time.monotonic() < end:
+        while True:
+            items = s.api.ok("GET", "/v1/sandboxes")["items"]
+            if [x["state"] for x in items] == ["failed"] or time.monotonic() > end:
+                break
             time.sleep(0.2)
-            states = [x["state"] for x in s.api.ok("GET", "/v1/sandboxes")["items"]]
-        assert states == ["failed"]
+        assert [x["state"] for x in items] == ["failed"] and items[0]["error"]["code"], items
     finally:
         s.remove()
