@@ -39,21 +39,31 @@ static const struct {
                          "must have 1 to 64 letters, digits, '.' and '-'"},
 };
 
-bool pattern_matches(enum pattern p, const char *text) {
+/* By its row alone. */
+static bool row_matches(enum pattern p, const char *text) {
     size_t len = strlen(text);
-    struct template_ref ref;
-    assert((unsigned)p < PATTERN_COUNT_);
     if (len < patterns[p].min || (patterns[p].max && len > patterns[p].max))
         return false;
-    if (p == PATTERN_TEMPLATE_REF)
-        return template_ref_parse(text, &ref);
-    if (p == PATTERN_TENANT_ID)
-        return id_is(text, ID_TENANT);
-    if (p == PATTERN_SANDBOX_ID)
-        return id_is(text, ID_SANDBOX);
     if (patterns[p].first && (len == 0 || !strchr(patterns[p].first, text[0])))
         return false;
     return !patterns[p].rest || len == 0 || strspn(text + 1, patterns[p].rest) == len - 1;
+}
+
+bool pattern_matches(enum pattern p, const char *text) {
+    struct template_ref ref;
+    assert((unsigned)p < PATTERN_COUNT_);
+    if (!row_matches(p, text))
+        return false;
+    switch (p) {
+    case PATTERN_TEMPLATE_REF:
+        return template_ref_parse(text, &ref);
+    case PATTERN_TENANT_ID:
+        return id_is(text, ID_TENANT);
+    case PATTERN_SANDBOX_ID:
+        return id_is(text, ID_SANDBOX);
+    default:
+        return true;
+    }
 }
 
 const char *pattern_text(enum pattern p) {
@@ -67,13 +77,12 @@ bool template_ref_parse(const char *text, struct template_ref *ret) {
     if (n >= sizeof(ref.name))
         return false;
     memcpy(ref.name, text, n);
-    if (!pattern_matches(PATTERN_TEMPLATE_NAME, ref.name))
+    if (!row_matches(PATTERN_TEMPLATE_NAME, ref.name))
         return false;
-    if (text[n] == ':' &&
-        !(text_copy(ref.tag, sizeof(ref.tag), text + n + 1) && pattern_matches(PATTERN_NAME, ref.tag)))
+    if (text[n] == ':' && !(text_copy(ref.tag, sizeof(ref.tag), text + n + 1) && row_matches(PATTERN_NAME, ref.tag)))
         return false;
     if (text[n] == '@' &&
-        !(text_copy(ref.digest, sizeof(ref.digest), text + n + 1) && pattern_matches(PATTERN_DIGEST, ref.digest)))
+        !(text_copy(ref.digest, sizeof(ref.digest), text + n + 1) && row_matches(PATTERN_DIGEST, ref.digest)))
         return false;
     if (!text[n])
         (void)text_copy(ref.tag, sizeof(ref.tag), "latest");
