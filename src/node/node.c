@@ -7,6 +7,7 @@
 
 #define SLOTS_MIN 4u
 #define SLOTS_PER_CPU 2u
+#define PING_SPREAD 3u
 
 /* ---- table ---- */
 
@@ -113,6 +114,16 @@ static void on_pass(void *ctx) {
     node_sync_begin(ctx);
 }
 
+/* Spread over three rounds, so that many guests do not wake at once; a few are asked in every round. */
+static void on_ping(void *ctx) {
+    struct node *n = ctx;
+    unsigned i = 0;
+    n->ping_round++;
+    for (struct sandbox *s = n->first; s; s = s->next)
+        if (n->n_sandboxes < PING_SPREAD || i++ % PING_SPREAD == n->ping_round % PING_SPREAD)
+            sandbox_ping(s);
+}
+
 int node_init(struct node *n, struct loop *l, const struct settings *s, struct sp_error *err) {
     int r;
     n->loop = l;
@@ -128,11 +139,14 @@ int node_init(struct node *n, struct loop *l, const struct settings *s, struct s
     n->templates = template_cache_new(l, n->broker, &n->base);
     n->pass = loop_timer_new(l, on_pass, n);
     loop_timer_start(n->pass, NODE_PASS_MS, NODE_PASS_MS);
+    n->ping = loop_timer_new(l, on_ping, n);
+    loop_timer_start(n->ping, NODE_PING_MS, NODE_PING_MS);
     return 0;
 }
 
 void node_done(struct node *n) {
     n->pass = loop_timer_free(n->pass);
+    n->ping = loop_timer_free(n->ping);
     node_sync_cancel(n);
     n->control = control_link_free(n->control);
     while (n->first)

@@ -9,6 +9,7 @@
 
 #define NODE_BUCKETS 1024u
 #define NODE_PASS_MS 60000u     /* full pass: list, leftovers, sweep */
+#define NODE_PING_MS 5000u      /* every so often a third of the running sandboxes is asked whether its agent answers */
 #define NODE_SAY_AGAIN_MS 1000u /* a report that control seems to have lost is not repeated faster */
 
 struct control_link;
@@ -28,7 +29,8 @@ struct node {
     struct desired_list desired; /* the last one */
     bool desired_known;
     struct loop_task slots; /* hands out start slots */
-    struct loop_timer *pass;
+    struct loop_timer *pass, *ping;
+    unsigned ping_round;
     struct node_sync *sync; /* a listing that is going on */
 };
 

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #define RETRY_MS 1000u
+#define MISSES_MAX 2u
 #define ADOPT_MS 10000u /* for an adopted VM to say what it is */
 
 static const char *const step_names[] = {
@@ -63,8 +64,10 @@ static void set_state(struct sandbox *s, enum sandbox_step to) {
     if (!is_coming && !(to == SB_STOPPING && s->after == SB_NEW))
         loop_timer_stop(s->deadline);
     loop_timer_stop(s->retry);
-    if (to != SB_RUNNING)
-        s->ready = false;
+    if (to != SB_RUNNING) {
+        s->ready = s->vm_ready = false;
+        s->missed = 0;
+    }
     log_event(LOG_L_DEBUG, "sandbox_step", "sandbox_id", s->id, "from", step_names[s->state], "to", step_names[to],
               NULL);
     s->state = to;
@@ -218,6 +221,17 @@ static void became_running(struct sandbox *s) {
     log_event(LOG_L_INFO, "sandbox_running", "sandbox_id", s->id, "ms", total, NULL);
 }
 
+static void update_ready(struct sandbox *s) {
+    bool ready = s->state == SB_RUNNING && s->vm_ready && s->missed < MISSES_MAX;
+    if (ready == s->ready)
+        return;
+    if (!ready)
+        log_event(LOG_L_WARN, "sandbox_not_ready", "sandbox_id", s->id, "agent", s->missed ? "silent" : "answers",
+                  NULL);
+    s->ready = ready;
+    say(s);
+}
+
 static void on_status(void *ctx, const struct vm_status *status) {
     struct sandbox *s = ctx;
     struct fault fault;
@@ -232,10 +246,19 @@ static void on_status(void *ctx, const struct vm_status *status) {
     take_timings(s, status);
     if (s->state == SB_COMING_UP)
         became_running(s);
-    if (s->ready != status->ready) {
-        s->ready = status->ready;
-        say(s);
-    }
+    s->vm_ready = status->ready;
+    update_ready(s);
+}
+
+static void on_pong(void *ctx, bool alive) {
+    struct sandbox *s = ctx;
+    s->missed = alive ? 0 : s->missed + 1;
+    update_ready(s);
+}
+
+void sandbox_ping(struct sandbox *s) {
+    if (s->state == SB_RUNNING)
+        vm_link_ping(s->link);
 }
 
 static void on_gone(void *ctx, const char *why) {
@@ -246,7 +269,7 @@ static void on_gone(void *ctx, const char *why) {
 
 /* There is a VM: what it says decides. */
 static void follow_vm(struct sandbox *s) {
-    static const struct vm_link_events events = {.on_status = on_status, .on_gone = on_gone};
+    static const struct vm_link_events events = {.on_status = on_status, .on_pong = on_pong, .on_gone = on_gone};
     struct sp_error err = {0};
     struct fault fault;
     set_state(s, SB_COMING_UP);

@@ -47,7 +47,9 @@ struct sandbox {
     struct loop_timer *retry;      /* STARTING, STOPPING: the broker had no room */
 
     /* what is said of it */
-    bool ready;
+    bool ready;      /* RUNNING, vm_ready, and the agent answers */
+    bool vm_ready;   /* by its status */
+    unsigned missed; /* pings in a row without an answer of the agent */
     char accelerator[8], kernel[8];
     uint64_t began_ms, started_ms, since_ms; /* of the whole start, of its vm_start, of the step that runs */
     uint64_t queue_ms, template_ms, broker_ms, total_ms;
@@ -71,6 +73,8 @@ void sandbox_stop(struct sandbox *s, enum sandbox_step after);
 void sandbox_fail(struct sandbox *s, const struct fault *fault);
 /* A VM was found on the host that is not in the table. */
 void sandbox_adopt(struct sandbox *s, bool alive);
+/* Asks the agent whether it is there; several misses make the sandbox not ready. Nothing unless RUNNING. */
+void sandbox_ping(struct sandbox *s);
 /* A start slot is free. */
 void sandbox_take_slot(struct sandbox *s);
 /* The broker is there again; listed: what it said of this VM. */

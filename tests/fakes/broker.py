@@ -34,6 +34,7 @@ class FakeVm:
         self.clients = []
         self.alive = True
         self.ready = None
+        self.answers = True
         self.lock = threading.Lock()
         self.directory = broker.state_dir / "run" / "vm" / self.id
         self.directory.mkdir(parents=True)
@@ -93,6 +94,16 @@ class FakeVm:
                     return
                 self.clients.append(client)
                 self.send(client, self.status())
+            threading.Thread(target=self._requests, args=(client,), daemon=True).start()
+
+    def _requests(self, client):
+        try:
+            while data := client.recv(65536):
+                assert json.loads(data) == {"request": "ping"}
+                answer = {"agent": {"uptime_ns": 1}} if self.answers else {"error": {"code": "guest_silent", "message": "no PONG"}}
+                self.send(client, {"event": "pong", **answer})
+        except OSError:
+            pass
 
     def hang_up(self):
         """Drops every client, as a confused space-vm might, but goes on."""

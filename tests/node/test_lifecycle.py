@@ -92,6 +92,15 @@ def test_ready_follows_the_vm(node):
     node.control.wait_for(lambda: node.control.reports(sandbox_id)[-1]["ready"])
 
 
+def test_an_agent_that_falls_silent_is_not_ready(node):
+    sandbox_id = node.running()
+    node.broker.vms[sandbox_id].answers = False
+    node.control.wait_for(lambda: not node.control.reports(sandbox_id)[-1]["ready"], timeout=20)
+    node.broker.vms[sandbox_id].answers = True
+    node.control.wait_for(lambda: node.control.reports(sandbox_id)[-1]["ready"], timeout=20)
+    assert "failed" not in {r["state"] for r in node.control.reports(sandbox_id)}
+
+
 def test_delete_in_every_step(node):
     """Wherever it is on its way, delete ends it and leaves nothing."""
     hold = threading.Event()
