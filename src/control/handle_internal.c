@@ -12,6 +12,7 @@
 
 #define MAX_MIB (1ull << 40)
 #define SHORT 128
+#define DETAILS_MAX (1u << 20) /* of environments and manifests in one list */
 
 /* ---- register ---- */
 
@@ -78,9 +79,18 @@ static bool should_exist(enum sandbox_state s) {
     return s != SANDBOX_FAILED && s != SANDBOX_DELETING && s != SANDBOX_DELETED;
 }
 
-static json_t *render_desired(const struct desired *d) {
+/* What only a start needs. It comes with every sandbox while the list is small; beyond that with those still to be
+ * started, so that the list stays below the bound on bodies. */
+static bool takes_details(const struct desired *d, size_t *bytes) {
+    if (!should_exist(d->state))
+        return false;
+    *bytes += strlen(d->env) + (d->manifest ? strlen(d->manifest) : 0);
+    return d->state == SANDBOX_CREATING || *bytes < DETAILS_MAX;
+}
+
+static json_t *render_desired(const struct desired *d, size_t *bytes) {
     json_t *o = json_object(), *template = json_object(), *resources = json_object();
-    bool keep = should_exist(d->state);
+    bool keep = should_exist(d->state), details = takes_details(d, bytes);
     put_text(o, "id", d->id);
     put_int(o, "generation", (int64_t)d->generation);
     put_text(o, "desired", keep ? "running" : "deleted");
@@ -89,12 +99,12 @@ static json_t *render_desired(const struct desired *d) {
     put_text(o, "operation_kind", d->operation_kind);
     put_time(o, "deadline_at", d->deadline_ms);
     put_text(template, "digest", d->digest);
-    put_new(template, "manifest", keep ? json_of_text(d->manifest, json_object()) : json_object());
+    put_new(template, "manifest", details ? json_of_text(d->manifest, json_object()) : json_object());
     put_new(o, "template", template);
     put_int(resources, "vcpus", (int64_t)d->vcpus);
     put_int(resources, "memory_mib", (int64_t)d->memory_mib);
     put_new(o, "resources", resources);
-    put_new(o, "env", keep ? json_of_text(d->env, json_object()) : json_object());
+    put_new(o, "env", details ? json_of_text(d->env, json_object()) : json_object());
     put_text(o, "hostname", d->hostname);
     put_text(o, "machine_id", d->machine_id);
     return o;
@@ -115,11 +125,12 @@ int refresh_desired(struct request *rq) {
     if (r < 0)
         return r;
     json_t *items = json_array();
+    size_t bytes = 0;
     for (int i = 0; r == 0 && i < n; i++) {
         struct desired d;
         r = desired_row(res, i, &d, &rq->err);
         if (r == 0)
-            (void)json_array_append_new(items, render_desired(&d));
+            (void)json_array_append_new(items, render_desired(&d, &bytes));
     }
     rq->answer = json_object();
     put_int(rq->answer, "revision", (int64_t)revision);
