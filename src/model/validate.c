@@ -145,10 +145,9 @@ static int check_json(const struct field *f, const char *path, const json_t *v, 
     return 0;
 }
 
-/* An object's fields may be objects: as deep as the tables are, which is two levels. */
 static int check_object(const struct field *rows, size_t n, const char *path, json_t *obj, struct sp_error *err);
 
-/* NOLINTNEXTLINE(misc-no-recursion) */
+// NOLINTNEXTLINE(misc-no-recursion): as deep as the tables are, which is two levels
 static int check_field(const struct field *f, const char *path, json_t *v, struct sp_error *err) {
     switch (f->type) {
     case FIELD_STRING:
@@ -176,7 +175,7 @@ static const struct field *find_field(const struct field *rows, size_t n, const 
     return NULL;
 }
 
-/* NOLINTNEXTLINE(misc-no-recursion) */
+// NOLINTNEXTLINE(misc-no-recursion): as deep as the tables are, which is two levels
 static int check_object(const struct field *rows, size_t n, const char *path, json_t *obj, struct sp_error *err) {
     const char *key;
     json_t *value;
@@ -203,8 +202,8 @@ static int check_object(const struct field *rows, size_t n, const char *path, js
     return 0;
 }
 
-/* Bytes of all strings and keys of a value. Depth is bounded by the parser, at 32. */
-/* NOLINTNEXTLINE(misc-no-recursion) */
+/* Bytes of all strings and keys of a value. */
+// NOLINTNEXTLINE(misc-no-recursion): bounded by the parser, at 32 levels
 static uint64_t string_bytes(json_t *v) {
     uint64_t total = 0;
     size_t i;
