@@ -30,7 +30,7 @@ readonly SOURCE_PATCH='
 +	if (!pm_referenced && global_clock_event &&
 +	    !(tsc_khz && tsc_clocksource_reliable)) {
  		apic_pr_verbose("... verify APIC timer\n");
- 
+
  		/*
 '
 
