@@ -9,7 +9,29 @@ import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
+from lib.api import Api  # noqa: E402
+from lib.openapi_check import Mismatch, Spec  # noqa: E402
 from lib.system import CACHE, OUT, System  # noqa: E402
+
+SPEC, MISMATCHES = Spec(), []
+
+
+def record(kind, method, path, body, answer):
+    """Every exchange of the suite is held against the document; what does not fit fails the test that caused it."""
+    try:
+        SPEC.check(method, path, answer.status, answer.headers, answer.body)
+    except Mismatch as e:
+        MISMATCHES.append(str(e))
+
+
+Api.recorder = staticmethod(record)
+
+
+@pytest.fixture(autouse=True)
+def exchanges_fit_the_spec():
+    MISMATCHES.clear()
+    yield
+    assert not MISMATCHES, MISMATCHES[:5]
 
 
 def pytest_collection_modifyitems(items):
