@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# clang-tidy over every C file of src/ that is compiled. Owns .cache/tidy/: a file whose own text, included headers,
+# clang-tidy over every C file of src/ that is compiled. Owns the tidy folder of the cache: a file whose own text, included headers,
 # compile command and .clang-tidy have not changed since it was clean is not looked at again.
 # Arguments: files, default all.
 set -euo pipefail

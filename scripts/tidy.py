@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs clang-tidy over the compile commands of a build, as many at once as there are processors.
 
-What was clean is remembered in .cache/tidy/ under a hash of everything the result depends on. A warning is a
-failure; a file clang cannot parse is one too.
+What was clean is remembered under a hash of everything the result depends on: in $SPACE_CACHE_DIR/tidy, which all checkouts
+of a machine share, else in .cache/tidy. A warning is a failure; a file clang cannot parse is one too.
 """
 import argparse
 import concurrent.futures
@@ -16,7 +16,9 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-CACHE = ROOT / ".cache" / "tidy"
+SHARED = pathlib.Path(os.environ.get("SPACE_CACHE_DIR", "/var/cache/space"))
+CACHE = (SHARED if os.access(SHARED, os.W_OK) else ROOT / ".cache") / "tidy"
+VERSION = subprocess.run(["clang-tidy", "--version"], capture_output=True, check=False).stdout
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 FINDING = re.compile(r"^(?P<path>[^ :]+):(?P<line>\d+):\d+: (?P<kind>warning|error): (?P<text>.*)$")
 TIDY = ["clang-tidy", "--quiet", "--extra-arg=-Wno-unknown-warning-option", "--extra-arg=-Qunused-arguments"]
@@ -35,7 +37,7 @@ def closure(path, seen):
 
 
 def fingerprint(path, command):
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(VERSION)
     files = set()
     closure(path, files)
     files |= {ROOT / ".clang-tidy", ROOT / "src" / "base" / "banned.h"}
