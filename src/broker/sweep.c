@@ -8,6 +8,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "broker/leftovers.h"
 #include "broker/snapshot.h"
 #include "broker/vm_ops.h"
 #include <dirent.h>
@@ -97,7 +98,7 @@ static bool is_known(const struct sweep *sweep, const char *id) {
 static int consider(void *ctx, const char *id) {
     struct sweep *sweep = ctx;
 
-    if (sweep->pending > SWEEP_MAX || !request_id_is_valid(id) || is_known(sweep, id))
+    if (sweep->pending > SWEEP_MAX || is_known(sweep, id))
         return 0;
     log_event(LOG_L_WARN, "sweep_found", "sandbox_id", id, NULL);
     sweep->pending++;
@@ -105,36 +106,13 @@ static int consider(void *ctx, const char *id) {
     return 0;
 }
 
-static int consider_dir(struct sweep *sweep, int parent, struct sp_error *err) {
-    _cleanup_closedir_ DIR *dir = NULL;
-    struct dirent *entry;
-    int fd = openat(parent, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-
-    dir = fd < 0 ? NULL : fdopendir(fd);
-    if (!dir) {
-        (void)close_fd(fd);
-        return sp_error_errno(err, errno, "opendir", "looking for leftovers");
-    }
-    while ((entry = readdir(dir))) {
-        char boot[ID_SIZE];
-        const char *sealed = snapshot_temp_boot(entry->d_name, boot);
-        (void)consider(sweep, sealed ? sealed : entry->d_name);
-    }
-    return 0;
-}
-
 void vm_ops_sweep(struct broker *b, const struct request *request, const struct reply_to *to) {
-    const struct layout *layout = &b->layout;
-    const int dirs[] = {layout->sandboxes, layout->run_vm, layout->snapshots};
     struct sweep *sweep = calloc(1, sizeof(*sweep));
-    int r;
 
     if (!sweep)
         abort();
     *sweep = (struct sweep){.broker = b, .to = *to, .request = request, .removed = json_array(), .pending = 1};
-    r = cgroup_list(b->cgroups, consider, sweep, &sweep->failure);
-    for (size_t i = 0; i < ARRAY_SIZE(dirs) && r == 0; i++)
-        r = consider_dir(sweep, dirs[i], &sweep->failure);
+    (void)leftovers_each(&b->layout, b->cgroups, consider, sweep, &sweep->failure);
     sweep->request = NULL;
     one_less(sweep);
 }
