@@ -161,7 +161,7 @@ def test_a_lost_notification_only_delays(own_world):
     api = control.admin()
     made = api.post("/v1/sandboxes", {"template": "seed"}).json
     w.sql("DELETE FROM outbox")
-    node = w.node(start=False)
+    w.node(start=False)
     wait_for(lambda: api.get(f"/v1/sandboxes/{made['sandbox']['id']}").json["node_id"] == "node-a", 10, "assignment")
     box = made["sandbox"]["id"]
     timer = threading.Timer(0.5, lambda: w.sql(
@@ -170,7 +170,6 @@ def test_a_lost_notification_only_delays(own_world):
     begin = time.monotonic()
     assert api.get(f"/v1/operations/{made['operation_id']}?wait=20").json["state"] == "succeeded"
     assert time.monotonic() - begin < 10
-    del node
 
 
 def test_graceful_stop_answers_waits(own_world):
