@@ -7,7 +7,7 @@
 #include <string.h>
 
 #define PATH_MAX_ 4096u
-#define PTY_MAX 1000u
+#define PTY_MAX 4096u
 #define TIMEOUT_MAX_MS (30ull * 24 * 3600 * 1000)
 
 /* Strings of a request, owned while it is looked at. */
@@ -51,7 +51,7 @@ static const char *read_command(const struct record *rec, struct strings *s, str
 static const char *read_pty(const struct record *rec, struct process_request *req) {
     uint64_t cols = record_get_u64_or(rec, TAG_PTY_COLS, 0), rows = record_get_u64_or(rec, TAG_PTY_ROWS, 0);
     if ((cols == 0) != (rows == 0) || cols > PTY_MAX || rows > PTY_MAX)
-        return "pty_cols and pty_rows must be 1 to 1000";
+        return "pty_cols and pty_rows must be 1 to 4096";
     req->pty_cols = (unsigned)cols;
     req->pty_rows = (unsigned)rows;
     return NULL;

@@ -12,7 +12,7 @@
 
 #define KILL_WAIT_NS (2 * NSEC_PER_SEC)
 #define KILL_POLL_NS (5 * NSEC_PER_MSEC)
-#define SIZE_MAX_CELLS 1000u
+#define SIZE_MAX_CELLS 4096u
 
 void request_ping(struct session *s, const struct record *rec) {
     struct agent *a = s->agent;
@@ -177,7 +177,7 @@ void request_resize(struct session *s, const struct record *rec) {
     if (!p)
         session_error(s, "not_found", "no such process");
     else if (cols < 1 || cols > SIZE_MAX_CELLS || rows < 1 || rows > SIZE_MAX_CELLS)
-        session_error(s, "invalid", "cols and rows must be 1 to 1000");
+        session_error(s, "invalid", "cols and rows must be 1 to 4096");
     else if (!p->pty)
         session_error(s, "invalid", "the command has no pty");
     else if (p->state >= PROC_DRAINING || p->out[0].fd < 0)
