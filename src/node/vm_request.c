@@ -7,7 +7,7 @@
 #include <string.h>
 
 /* Raised when the machine changes in a way that old snapshots do not load into. */
-#define MACHINE_PROFILE "microvm-1"
+#define MACHINE_PROFILE "microvm-2"
 #define PROBE_TIMEOUT_MAX_S 600
 
 void template_spec_init(struct template_spec *spec, const struct desired *d, const struct facts *f,

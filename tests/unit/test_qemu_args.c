@@ -59,13 +59,14 @@ static void test_boot(void **state) {
     build(&base, VMM_BOOT);
     assert_true(contains("-machine", "microvm,acpi=off,memory-backend=ram0"));
     assert_true(contains("-accel", "tcg,thread=multi,tb-size="));
-    assert_string_equal(value("-cpu", 0), "max");
+    assert_string_equal(value("-cpu", 0), "max,-erms,-fsrm");
     assert_true(contains("-object", "size=512M,mem-path=/vm/memory,share=on"));
     assert_false(contains("-object", "readonly"));
     assert_string_equal(value("-kernel", 0), "/vm/kernel");
     assert_string_equal(value("-initrd", 0), "/vm/initrd");
     assert_true(contains("-append", "tsc=reliable"));
     assert_true(contains("-append", "tsc_early_khz=2096007"));
+    assert_true(contains("-append", "norandmaps")); /* emulation only */
     assert_false(has("-incoming"));
     assert_false(has("-S"));
     for (size_t i = 0; i < args.n_env; i++)
