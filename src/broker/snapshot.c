@@ -69,7 +69,7 @@ static int read_manifest(int dir, const char *key, json_t **ret, struct sp_error
 static int check_file(int dir, const json_t *files, const char *name, bool hash, struct sp_error *err) {
     _cleanup_close_ int fd = openat(dir, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
     char have[SHA256_HEX_SIZE];
-    const char *want;
+    const char *want = "";
     json_t *row = NULL;
     struct stat st;
     uint64_t size;

@@ -338,7 +338,7 @@ void vm_ops_seal(struct broker *b, struct request *request, const struct reply_t
         (void)sp_error_set(&err, SP_E_NOT_FOUND, "there is no VM %s", request->id);
     else
         (void)check_seal(b, vm, request, &err);
-    if (err.code == SP_OK) {
+    if (vm && err.code == SP_OK) {
         vm->phase = VM_SEALING;
         vm->starter = *to;
         vm->seal_manifest = TAKE_PTR(request->manifest);

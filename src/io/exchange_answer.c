@@ -76,7 +76,7 @@ static void mark_ended(struct exchange *x) {
 
 /* The whole answer; the caller has checked that it may be given. */
 static int respond(struct exchange *x, int status, const char *content_type, const void *body, size_t len) {
-    _cleanup_buf_ struct buf head;
+    _cleanup_buf_ struct buf head = {0};
     bool none = status_has_no_body(status);
     if (status < 200 || status > 599)
         return -SP_E_INVALID;
@@ -243,7 +243,7 @@ int exchange_continue(struct exchange *x) {
 }
 
 int exchange_upgrade(struct exchange *x, const char *protocol) {
-    _cleanup_buf_ struct buf head;
+    _cleanup_buf_ struct buf head = {0};
     struct conn *c = exchange_usable(x);
     if (!c)
         return -SP_E_GONE;

@@ -19,6 +19,7 @@ char *client_copy_text(const char *s) {
 }
 
 static void unlink_idle(struct client_conn *conn) {
+    assert(conn);
     struct http_client *c = conn->client;
     if (conn->prev)
         conn->prev->next = conn->next;

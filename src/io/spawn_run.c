@@ -149,7 +149,7 @@ int spawn_run(const struct spawn_options *opt, const void *input, size_t input_l
     __attribute__((cleanup(run_done))) struct run run = {
         .child = CHILD_NONE, .in = -1, .out = -1, .input = input, .input_len = input_len, .gather = out};
     char text[64], line[160];
-    int status;
+    int status = 0;
     buf_init(&run.tail, TAIL_MAX);
     int r = start(&run, opt, err);
     if (r == 0)

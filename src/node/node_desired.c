@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "node/control_link.h"
 #include "node/node.h"
+#include <assert.h>
 #include <string.h>
 
 static void act_start(struct node *n, struct sandbox *s, const struct desired *d) {
@@ -13,6 +14,7 @@ static void act_start(struct node *n, struct sandbox *s, const struct desired *d
 }
 
 static void act_restart(struct sandbox *s, const struct desired *d) {
+    assert(s && d);
     sandbox_set_want(s, d);
     s->began_ms = loop_now_ms(s->node->loop);
     s->rebuilt = false;
@@ -28,6 +30,7 @@ static void act_delete(struct node *n, struct sandbox *s, const struct desired *
 }
 
 static void act_lost(struct node *n, const struct desired *d) {
+    assert(d);
     struct sandbox *s = sandbox_new(n, d->id);
     sandbox_set_want(s, d);
     s->generation = d->generation;
@@ -37,6 +40,7 @@ static void act_lost(struct node *n, const struct desired *d) {
 
 /* Not at once: the list may have been made before our last report arrived. */
 static void act_say_again(struct node *n, struct sandbox *s) {
+    assert(s);
     if (s->report.under_way || loop_now_ms(n->loop) - s->report.last_ms < NODE_SAY_AGAIN_MS)
         return;
     s->report.due = true;

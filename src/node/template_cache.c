@@ -99,6 +99,7 @@ static void entry_free(struct template_entry *e) {
 }
 
 static void waiter_unlink(struct template_waiter *w) {
+    assert(w->entry);
     *(w->prev ? &w->prev->next : &w->entry->waiters) = w->next;
     if (w->next)
         w->next->prev = w->prev;

@@ -226,7 +226,7 @@ static void client_read(struct vm *vm, struct client *c, bool hung_up) {
     n = recv(c->fd, chunk, room < sizeof(chunk) ? room : sizeof(chunk), MSG_DONTWAIT);
     if (n > 0) {
         (void)channel_send(&vm->channel, c->id, chunk, (size_t)n); /* fits: sendable said so */
-    } else if (n == 0 && hung_up && !c->shut) {
+    } else if (n < 0 ? errno != EAGAIN && errno != EINTR : hung_up && !c->shut) {
         client_drop(vm, c);
     } else if (n == 0) {
         c->client_ended = true;
@@ -234,8 +234,6 @@ static void client_read(struct vm *vm, struct client *c, bool hung_up) {
             client_set_state(c, CLIENT_FLUSHING);
             client_settle(vm, c);
         }
-    } else if (errno != EAGAIN && errno != EINTR) {
-        client_drop(vm, c);
     }
 }
 

@@ -39,8 +39,9 @@ struct report_message {
 
 static const char *const mke2fs_env[] = {"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "E2FSPROGS_FAKE_TIME=1700000000", NULL};
 #define IMAGE_UUID "5a0ace00-0000-4000-8000-000000000001"
-#define IMAGE_OPTIONS "hash_seed=" IMAGE_UUID ",lazy_itable_init=1,lazy_journal_init=1,root_owner=0:0,nodiscard"
-#define SCRATCH_OPTIONS "hash_seed=" IMAGE_UUID ",lazy_itable_init=1,nodiscard"
+static const char image_options[] =
+    "hash_seed=" IMAGE_UUID ",lazy_itable_init=1,lazy_journal_init=1,root_owner=0:0,nodiscard";
+static const char scratch_options[] = "hash_seed=" IMAGE_UUID ",lazy_itable_init=1,nodiscard";
 
 static int run_tool(const char *const *argv, struct sp_error *err) {
     _cleanup_buf_ struct buf out;
@@ -59,7 +60,7 @@ static int make_sparse(const char *path, uint64_t size, struct sp_error *err) {
 
 int build_make_image(const char *tree, const char *image, uint64_t disk_mib, struct sp_error *err) {
     const char *const argv[] = {"/usr/sbin/mke2fs", "-q", "-F",          "-t", "ext4", "-m",  "1", "-L", "root", "-U",
-                                IMAGE_UUID,         "-E", IMAGE_OPTIONS, "-d", tree,   image, NULL};
+                                IMAGE_UUID,         "-E", image_options, "-d", tree,   image, NULL};
     int r = make_sparse(image, disk_mib << 20, err);
     if (r < 0 || (r = run_tool(argv, err)) == 0)
         return r;
@@ -73,7 +74,7 @@ int build_make_image(const char *tree, const char *image, uint64_t disk_mib, str
 static int mount_scratch(const struct build_paths *p, uint64_t disk_mib, struct sp_error *err) {
     const char *const mkfs[] = {
         "/usr/sbin/mke2fs", "-q",       "-F", "-t", "ext4", "-m", "0", "-O", "^has_journal", "-E",
-        SCRATCH_OPTIONS,    p->scratch, NULL};
+        scratch_options,    p->scratch, NULL};
     const char *const mnt[] = {"/bin/mount", "-o", "loop,nodev,nosuid,noexec,noatime", p->scratch, p->tree, NULL};
     int r;
     if ((r = make_sparse(p->scratch, disk_mib << 20, err)) < 0 || (r = run_tool(mkfs, err)) < 0 ||
