@@ -56,7 +56,7 @@ static void check_kvm(const struct settings *s, struct finding *f) {
 static void check_qemu(const struct settings *s, struct finding *f) {
     const char *const argv[] = {s->qemu, "--version", NULL};
     const struct spawn_options opt = {.argv = argv};
-    _cleanup_buf_ struct buf out;
+    _cleanup_buf_ struct buf out = {0};
     struct sp_error err = {0};
     buf_init(&out, 4096);
     if (access(s->qemu, X_OK) < 0) {

@@ -108,7 +108,7 @@ int exchange_respond(struct exchange *x, int status, const char *content_type, c
 
 static int send_problem(struct exchange *x, const struct http_problem *p) {
     const struct http_server_options *opt = &x->conn->server->opt;
-    _cleanup_buf_ struct buf body;
+    _cleanup_buf_ struct buf body = {0};
     const char *content_type = NULL;
     buf_init(&body, opt->out_max);
     int r = opt->render(opt->ctx, p, &body, &content_type);
@@ -143,7 +143,7 @@ void exchange_usurp(struct exchange *x, enum exchange_end fate, int status, cons
 /* ---- streamed answers ---- */
 
 int exchange_start(struct exchange *x, int status, const char *content_type, int64_t length) {
-    _cleanup_buf_ struct buf head;
+    _cleanup_buf_ struct buf head = {0};
     enum framing framing = FRAMING_LENGTH;
     if (!exchange_usable(x))
         return -SP_E_GONE;

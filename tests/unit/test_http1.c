@@ -482,7 +482,7 @@ static void test_pipelined(void **state) {
 }
 
 static void test_writing(void **state) {
-    _cleanup_buf_ struct buf b;
+    _cleanup_buf_ struct buf b = {0};
     struct http1_head h;
     (void)state;
     buf_init(&b, 4096);
@@ -505,7 +505,7 @@ static void test_writing(void **state) {
 }
 
 static void test_writing_refuses_injection(void **state) {
-    _cleanup_buf_ struct buf b;
+    _cleanup_buf_ struct buf b = {0};
     (void)state;
     buf_init(&b, 64);
     assert_true(http1_put_field(&b, "A", "x\r\nB: y") < 0);

@@ -20,7 +20,7 @@ static int run(const char *const *argv, const char *input, uint64_t ms, struct b
 }
 
 static void test_output_and_status(void **state) {
-    _cleanup_buf_ struct buf out;
+    _cleanup_buf_ struct buf out = {0};
     int status;
     (void)state;
     buf_init(&out, 100);
@@ -37,7 +37,7 @@ static void test_output_and_status(void **state) {
 }
 
 static void test_input(void **state) {
-    _cleanup_buf_ struct buf out;
+    _cleanup_buf_ struct buf out = {0};
     (void)state;
     buf_init(&out, 1 << 20);
     char *big = malloc(500001);
@@ -80,7 +80,7 @@ static void test_start_errors(void **state) {
 
 /* Descriptors land on their numbers even when they trade places, and nothing else is open. */
 static void test_descriptors(void **state) {
-    _cleanup_buf_ struct buf out;
+    _cleanup_buf_ struct buf out = {0};
     int a[2], b[2], extra;
     char text[32] = {0};
     (void)state;
@@ -107,7 +107,7 @@ static void test_descriptors(void **state) {
 }
 
 static void test_environment_and_directory(void **state) {
-    _cleanup_buf_ struct buf out;
+    _cleanup_buf_ struct buf out = {0};
     struct spawn_options opt = {.argv = SH("pwd; echo $A; echo $HOME"),
                                 .env = (const char *const[]){"A=b c", NULL},
                                 .cwd = "/"};
@@ -119,7 +119,7 @@ static void test_environment_and_directory(void **state) {
 
 /* Blocked and ignored signals of the parent do not reach the child. */
 static void test_signal_state(void **state) {
-    _cleanup_buf_ struct buf out;
+    _cleanup_buf_ struct buf out = {0};
     sigset_t set, before;
     (void)state;
     buf_init(&out, 4096);

@@ -44,7 +44,7 @@ static struct got decode(const char *text, size_t len, size_t step, size_t max, 
 }
 
 static void test_round_trip(void **state) {
-    _cleanup_buf_ struct buf b;
+    _cleanup_buf_ struct buf b = {0};
     (void)state;
     buf_init(&b, 4096);
     assert_int_equal(sse_put_event(&b, "stdout", "12.0", "{\"a\":1}", 7), 0);
@@ -139,7 +139,7 @@ static void test_bounds(void **state) {
 }
 
 static void test_encoder_refuses(void **state) {
-    _cleanup_buf_ struct buf b;
+    _cleanup_buf_ struct buf b = {0};
     (void)state;
     buf_init(&b, 40);
     assert_true(sse_put_event(&b, "a\nb", NULL, "", 0) < 0);

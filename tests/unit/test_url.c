@@ -126,7 +126,7 @@ static void test_query(void **state) {
 }
 
 static void test_build(void **state) {
-    _cleanup_buf_ struct buf b;
+    _cleanup_buf_ struct buf b = {0};
     char value[32];
     (void)state;
     buf_init(&b, 256);

@@ -44,7 +44,7 @@ static const char image_options[] =
 static const char scratch_options[] = "hash_seed=" IMAGE_UUID ",lazy_itable_init=1,nodiscard";
 
 static int run_tool(const char *const *argv, struct sp_error *err) {
-    _cleanup_buf_ struct buf out;
+    _cleanup_buf_ struct buf out = {0};
     struct spawn_options opt = {.argv = argv, .env = mke2fs_env};
     buf_init(&out, 16384);
     int r = spawn_run(&opt, NULL, 0, deadline_in_ms(BUILD_TIMEOUT_MS), &out, NULL, err);

@@ -47,7 +47,7 @@ int database_locate(struct database *db, struct sp_error *err) {
 static int run_as_postgres(const struct database *db, const char *const *argv, const char *input,
                            struct sp_error *err) {
     static const char *const env[] = {"PATH=/usr/bin:/bin", "LC_ALL=C.UTF-8", NULL};
-    _cleanup_buf_ struct buf out;
+    _cleanup_buf_ struct buf out = {0};
     struct spawn_options opt = {.argv = argv, .env = env, .cwd = "/", .set_ids = true, .uid = db->uid, .gid = db->gid};
     buf_init(&out, 65536);
     return spawn_run(&opt, input, input ? strlen(input) : 0, deadline_in_ms(INIT_TIMEOUT_MS), &out, NULL, err);

@@ -77,7 +77,7 @@ static bool is_same(int profile_dir, const struct buf *wanted) {
 }
 
 static int prepare_profile(int profile_dir, const char *agent_path, struct sp_error *err) {
-    _cleanup_buf_ struct buf out;
+    _cleanup_buf_ struct buf out = {0};
     buf_init(&out, INITRD_MAX);
     int r = build(agent_path, profile_dir, &out, err);
     if (r < 0 || is_same(profile_dir, &out))

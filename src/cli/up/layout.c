@@ -104,7 +104,7 @@ int layout_give(const struct settings *s, const char *daemon, enum settings_uid 
 }
 
 int layout_write_config(const struct settings *s, const char *database_url, struct sp_error *err) {
-    _cleanup_buf_ struct buf text;
+    _cleanup_buf_ struct buf text = {0};
     char path[PATH_SIZE];
     struct settings shown = *s;
     buf_init(&text, 65536);
