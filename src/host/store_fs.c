@@ -7,17 +7,18 @@
 #include "base/cleanup.h"
 #include "base/text.h"
 #include "host/reflink.h"
+#include "io/spawn.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/loop.h>
-#include <spawn.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 
 #define LOOP_TRIES 64 /* someone else may take the free device we were told of */
 #define SECTOR 4096u
+#define MKFS_TIMEOUT_MS 60000
+#define MKFS_OUTPUT_MAX 16384
 #define MKFS "/usr/sbin/mkfs.btrfs"
 #define MKFS_OTHER "/sbin/mkfs.btrfs"
 
@@ -34,23 +35,15 @@ static bool dir_has_reflink(const char *dir) {
     return fd >= 0 && reflink_is_supported(fd);
 }
 
+/* Its notes are kept for an error's text and otherwise dropped. */
 static int run_mkfs(const char *image, struct sp_error *err) {
     const char *path = access(MKFS, X_OK) == 0 ? MKFS : MKFS_OTHER;
-    char *const argv[] = {(char[]){"mkfs.btrfs"}, (char[]){"-q"}, (char[]){"-m"},
-                          (char[]){"single"},     strdupa(image), NULL};
-    char *const envp[] = {NULL};
-    int status;
-    pid_t pid;
-    int r = posix_spawn(&pid, path, NULL, NULL, argv, envp);
+    const char *const argv[] = {path, "-q", "-m", "single", image, NULL}, *const env[] = {NULL};
+    const struct spawn_options opt = {.argv = argv, .env = env};
+    _cleanup_buf_ struct buf out = {0};
 
-    if (r != 0)
-        return sp_error_errno(err, r, "spawn", "%s", path);
-    while (waitpid(pid, &status, 0) < 0)
-        if (errno != EINTR)
-            return sp_error_errno(err, errno, "waitpid", "%s", path);
-    if (status != 0)
-        return sp_error_set(err, SP_E_IO, "mkfs.btrfs of %s failed (wait status %d)", image, status);
-    return 0;
+    buf_init(&out, MKFS_OUTPUT_MAX);
+    return spawn_run(&opt, NULL, 0, deadline_in_ms(MKFS_TIMEOUT_MS), &out, NULL, err);
 }
 
 /* Under another name until it is whole, so that a half-made image is never mounted. */
