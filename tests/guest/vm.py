@@ -4,9 +4,12 @@
 import os
 import pathlib
 import resource
+import signal
 import socket
 import subprocess
 import time
+
+DEFAULT_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CACHE = pathlib.Path(os.environ.get("SPACE_CACHE_DIR", "/var/cache/space"))
@@ -121,7 +124,9 @@ class Hosted:
         self.sock, theirs = socket.socketpair()
         self.log = pathlib.Path(folder) / "hosted.log"
         options = "quarantine_size_mb=1:" + os.environ.get("ASAN_OPTIONS", "")
+        # A test run without a terminal may ignore these, and an ignored signal is inherited; init of a guest ignores none.
         self.process = subprocess.Popen([program, str(theirs.fileno())], pass_fds=[theirs.fileno()],
+                                        preexec_fn=lambda: [signal.signal(s, signal.SIG_DFL) for s in DEFAULT_SIGNALS],
                                         env=dict(os.environ, ASAN_OPTIONS=options), stdin=subprocess.DEVNULL,
                                         stdout=subprocess.DEVNULL, stderr=open(self.log, "w"))
         if address_space:
