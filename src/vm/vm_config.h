@@ -26,7 +26,7 @@
  *   control  listening SOCK_SEQPACKET   run/vm/<id>/control.sock
  *   guest    listening SOCK_STREAM      run/vm/<id>/guest.sock
  *   stub     connected SOCK_SEQPACKET   vmm/stub.h
- *   tap      one queue, IFF_TAP | IFF_NO_PI | IFF_VNET_HDR (always VNET_HDR: a snapshot only loads with the same), up
+ *   tap      one queue, IFF_TAP | IFF_NO_PI | IFF_VNET_HDR (always VNET_HDR: a snapshot only loads with the same), down
  *   devices  clone: the snapshot's `devices`, O_RDONLY. template_boot: sandboxes/<id>/devices, empty, O_WRONLY.
  *            Passed to the VMM by descriptor; neither jail needs a path to it.
  *

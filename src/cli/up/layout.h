@@ -4,7 +4,7 @@
 #include "base/error.h"
 #include "model/settings.h"
 
-/* A path below the state directory; aborts on nothing, fails when it does not fit. */
+/* A path below the state directory; SP_E_INVALID when it does not fit. */
 int layout_path(const struct settings *s, const char *sub, char *dst, size_t size, struct sp_error *err);
 /* Everything but the store and the database; safe to repeat, keeps what is there. */
 int layout_ensure(const struct settings *s, struct sp_error *err);
