@@ -13,7 +13,7 @@ static const struct {
 } id_rows[ID_KIND_COUNT_] = {
     [ID_SANDBOX] = {"sbx", "sandbox"}, [ID_OPERATION] = {"op", "operation"}, [ID_SESSION] = {"ses", "session"},
     [ID_PROCESS] = {"prc", "process"}, [ID_TEMPLATE] = {"tpl", "template"},  [ID_TENANT] = {"ten", "tenant"},
-    [ID_TOKEN] = {"tok", "token"},
+    [ID_TOKEN] = {"tok", "token"},     [ID_SNAPSHOT] = {"snp", "snapshot"},  [ID_POOL] = {"pol", "pool"},
 };
 
 static const struct {

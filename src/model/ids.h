@@ -12,6 +12,8 @@ enum id_kind {
     ID_TEMPLATE,  /* tpl_ */
     ID_TENANT,    /* ten_ */
     ID_TOKEN,     /* tok_ */
+    ID_SNAPSHOT,  /* snp_ */
+    ID_POOL,      /* pol_ */
     ID_KIND_COUNT_
 };
 

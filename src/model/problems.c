@@ -31,7 +31,12 @@ static const struct problem_row rows[PROBLEM_CODE_COUNT_] = {
     [PROBLEM_CONFLICT] = {"conflict", 409, "The state does not allow it", "another object or state stands in the way"},
     [PROBLEM_NOT_READY] = {"not_ready", 409, "The sandbox is not running and ready",
                            "wait for the operation in `operation_id`, if there is one"},
+    [PROBLEM_OPERATION_IN_PROGRESS] = {"operation_in_progress", 409, "Another operation runs on the sandbox",
+                                       "wait for the operation in `operation_id`, or delete the sandbox"},
+    [PROBLEM_WRONG_STATE] = {"wrong_state", 409, "The state does not allow it", "`detail` names the state"},
     [PROBLEM_IN_USE] = {"in_use", 409, "It is in use", "`detail` says by what"},
+    [PROBLEM_SNAPSHOT_IN_USE] = {"snapshot_in_use", 409, "The snapshot is in use",
+                                 "a sandbox is suspended on it, starts from it, or has no other; `detail` names it"},
     [PROBLEM_REPLAY_UNAVAILABLE] =
         {"replay_unavailable", 409, "The secret can no longer be shown",
          "the key was used, but its answer was sealed under a platform secret that has changed "

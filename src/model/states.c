@@ -12,8 +12,32 @@ static const char *const sandbox_states[SANDBOX_STATE_COUNT_] = {
     [SANDBOX_FAILED] = "failed",
 };
 static const char *const operation_kinds[OPERATION_KIND_COUNT_] = {
-    [OPERATION_CREATE] = "create",
-    [OPERATION_DELETE] = "delete",
+    [OPERATION_CREATE] = "create",   [OPERATION_DELETE] = "delete",     [OPERATION_PAUSE] = "pause",
+    [OPERATION_SUSPEND] = "suspend", [OPERATION_WAKE] = "wake",         [OPERATION_SNAPSHOT] = "snapshot",
+    [OPERATION_FORK] = "fork",       [OPERATION_ROLLBACK] = "rollback",
+};
+static const char *const operation_reasons[REASON_COUNT_] = {
+    [REASON_CLIENT] = "client",     [REASON_IDLE_PAUSE] = "idle_pause",     [REASON_IDLE_SUSPEND] = "idle_suspend",
+    [REASON_MAX_LIFE] = "max_life", [REASON_DELETE_AFTER] = "delete_after", [REASON_CHECKPOINT] = "checkpoint",
+    [REASON_TRAFFIC] = "traffic",
+};
+static const char *const snapshot_kinds[SNAPSHOT_KIND_COUNT_] = {
+    [SNAPSHOT_NAMED] = "snapshot",
+    [SNAPSHOT_SUSPEND] = "suspend",
+    [SNAPSHOT_FORK] = "fork",
+    [SNAPSHOT_CHECKPOINT] = "checkpoint",
+};
+static const char *const snapshot_states[SNAPSHOT_STATE_COUNT_] = {
+    [SNAPSHOT_CREATING] = "creating",
+    [SNAPSHOT_READY] = "ready",
+    [SNAPSHOT_FAILED] = "failed",
+    [SNAPSHOT_DELETING] = "deleting",
+};
+static const char *const start_kinds[START_KIND_COUNT_] = {
+    [START_NONE] = "",
+    [START_WARM] = "warm",
+    [START_BLANK] = "blank",
+    [START_COLD] = "cold",
 };
 static const char *const operation_states[OPERATION_STATE_COUNT_] = {
     [OPERATION_PENDING] = "pending",
@@ -43,6 +67,10 @@ static const struct {
     [FAILURE_NODE_LOST] = {"node_lost", "the node restarted or went away with the sandbox"},
     [FAILURE_PROBE_FAILED] = {"probe_failed", "the template's readiness probe did not pass"},
     [FAILURE_SUPERSEDED] = {"superseded", "the sandbox was deleted before the operation ended"},
+    [FAILURE_SNAPSHOT_MISSING] = {"snapshot_missing", "the node does not hold the snapshot"},
+    [FAILURE_GUEST_BUSY] = {"guest_busy", "the guest could not be brought to a stop in time"},
+    [FAILURE_PARENT_GONE] = {"parent_gone", "what it was to be made from went away first"},
+    [FAILURE_IO] = {"io", "reading or writing on the node failed"},
     [FAILURE_INTERNAL] = {"internal", "a fault of the platform"},
 };
 
@@ -72,6 +100,10 @@ static bool find(const char *const *names, size_t n, const char *name, unsigned 
 DEFINE_NAMES(sandbox_state, sandbox_state, sandbox_states)
 DEFINE_NAMES(operation_kind, operation_kind, operation_kinds)
 DEFINE_NAMES(operation_state, operation_state, operation_states)
+DEFINE_NAMES(operation_reason, operation_reason, operation_reasons)
+DEFINE_NAMES(snapshot_kind, snapshot_kind, snapshot_kinds)
+DEFINE_NAMES(snapshot_state, snapshot_state, snapshot_states)
+DEFINE_NAMES(start_kind, start_kind, start_kinds)
 DEFINE_NAMES(session_state, session_state, session_states)
 
 bool operation_is_final(enum operation_state s) {

@@ -21,7 +21,28 @@ enum sandbox_state {
     SANDBOX_STATE_COUNT_
 };
 
-enum operation_kind { OPERATION_CREATE, OPERATION_DELETE, OPERATION_KIND_COUNT_ };
+enum operation_kind {
+    OPERATION_CREATE,
+    OPERATION_DELETE,
+    OPERATION_PAUSE,
+    OPERATION_SUSPEND,
+    OPERATION_WAKE,
+    OPERATION_SNAPSHOT,
+    OPERATION_FORK,
+    OPERATION_ROLLBACK,
+    OPERATION_KIND_COUNT_
+};
+/* Who asked for an operation. */
+enum operation_reason {
+    REASON_CLIENT,
+    REASON_IDLE_PAUSE,
+    REASON_IDLE_SUSPEND,
+    REASON_MAX_LIFE,
+    REASON_DELETE_AFTER,
+    REASON_CHECKPOINT,
+    REASON_TRAFFIC,
+    REASON_COUNT_
+};
 enum operation_state {
     OPERATION_PENDING,   /* accepted; no node has begun */
     OPERATION_RUNNING,   /* a node has begun */
@@ -36,6 +57,30 @@ enum session_state {
     SESSION_EXITED,
     SESSION_LOST, /* the sandbox went away before the end of the process was seen */
     SESSION_STATE_COUNT_
+};
+
+enum snapshot_kind {
+    SNAPSHOT_NAMED,      /* asked for by a client */
+    SNAPSHOT_SUSPEND,    /* what a suspended sandbox wakes from */
+    SNAPSHOT_FORK,       /* what children start from */
+    SNAPSHOT_CHECKPOINT, /* made by the policy */
+    SNAPSHOT_KIND_COUNT_
+};
+enum snapshot_state {
+    SNAPSHOT_CREATING, /* its node was asked to make it */
+    SNAPSHOT_READY,    /* durable */
+    SNAPSHOT_FAILED,
+    SNAPSHOT_DELETING, /* its node was asked to remove it */
+    SNAPSHOT_STATE_COUNT_
+};
+
+/* How a sandbox came to run. */
+enum start_kind {
+    START_NONE,  /* not said */
+    START_WARM,  /* taken from a pool */
+    START_BLANK, /* restored into a VMM that stood by */
+    START_COLD,
+    START_KIND_COUNT_
 };
 
 /* Why a sandbox or an operation failed (`error.code`). */
@@ -53,6 +98,10 @@ enum failure {
     FAILURE_NODE_LOST,
     FAILURE_PROBE_FAILED,
     FAILURE_SUPERSEDED, /* of an operation only: a delete overtook it */
+    FAILURE_SNAPSHOT_MISSING,
+    FAILURE_GUEST_BUSY,
+    FAILURE_PARENT_GONE,
+    FAILURE_IO,
     FAILURE_INTERNAL,
     FAILURE_COUNT_
 };
@@ -64,6 +113,14 @@ bool operation_kind_parse(const char *name, enum operation_kind *ret);
 const char *operation_state_name(enum operation_state s);
 bool operation_state_parse(const char *name, enum operation_state *ret);
 bool operation_is_final(enum operation_state s);
+const char *operation_reason_name(enum operation_reason r);
+bool operation_reason_parse(const char *name, enum operation_reason *ret);
+const char *snapshot_kind_name(enum snapshot_kind k);
+bool snapshot_kind_parse(const char *name, enum snapshot_kind *ret);
+const char *snapshot_state_name(enum snapshot_state s);
+bool snapshot_state_parse(const char *name, enum snapshot_state *ret);
+const char *start_kind_name(enum start_kind k); /* "" for START_NONE */
+bool start_kind_parse(const char *name, enum start_kind *ret);
 const char *session_state_name(enum session_state s);
 bool session_state_parse(const char *name, enum session_state *ret);
 const char *failure_name(enum failure f); /* "" for FAILURE_NONE */

@@ -29,7 +29,7 @@ static void test_names_round_trip(void **state) {
     enum session_state x;
     assert_true(session_state_parse("lost", &x));
     enum operation_kind k;
-    assert_false(operation_kind_parse("pause", &k));
+    assert_false(operation_kind_parse("stop", &k));
 }
 
 static void test_moves_make_sense(void **state) {
