@@ -1,10 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Fault injection: see fault.h. The table is set once and inherited by forked children. */
+/* Fault injection: see fault.h. The table is set once and inherited by forked children; a file is read at every point. */
 #include "broker/fault.h"
+#include "base/cleanup.h"
 #include "base/text.h"
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdint.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define FAULTS_MAX 8
@@ -22,6 +27,7 @@ static struct {
     struct fault faults[FAULTS_MAX];
     size_t n;
     pid_t broker;
+    char *file; /* FAULT_FILE_SIZE bytes, shared; NULL without a file */
 } table;
 
 static bool parse_one(char *text, struct fault *ret) {
@@ -43,10 +49,9 @@ static bool parse_one(char *text, struct fault *ret) {
     return false;
 }
 
-int fault_setup(const char *spec, struct sp_error *err) {
-    char copy[512], *save = NULL;
+static int parse(const char *spec, struct sp_error *err) {
+    char copy[FAULT_FILE_SIZE], *save = NULL;
 
-    table.broker = getpid();
     table.n = 0;
     if (!text_copy(copy, sizeof(copy), spec))
         return sp_error_field(err, SP_E_INVALID, "SPACE_FAULT", "SPACE_FAULT is too long");
@@ -59,11 +64,46 @@ int fault_setup(const char *spec, struct sp_error *err) {
     return 0;
 }
 
+static int map_file(const char *path, struct sp_error *err) {
+    _cleanup_close_ int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    struct stat st;
+
+    if (fd < 0 || fstat(fd, &st) < 0)
+        return sp_error_errno(err, errno, "open", "%s", path);
+    if (!S_ISREG(st.st_mode) || st.st_size < FAULT_FILE_SIZE)
+        return sp_error_field(err, SP_E_INVALID, "SPACE_FAULT", "%s must hold %d bytes", path, FAULT_FILE_SIZE);
+    void *at = mmap(NULL, FAULT_FILE_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (at == MAP_FAILED)
+        return sp_error_errno(err, errno, "mmap", "%s", path);
+    table.file = at;
+    return 0;
+}
+
+int fault_setup(const char *spec, struct sp_error *err) {
+    table.broker = getpid();
+    table.n = 0;
+    return *spec == '@' ? map_file(spec + 1, err) : parse(spec, err);
+}
+
+/* What the file says now; nonsense in it is no fault. */
+static void read_file(void) {
+    char now[FAULT_FILE_SIZE];
+
+    memcpy(now, table.file, sizeof(now));
+    now[sizeof(now) - 1] = '\0';
+    if (parse(now, NULL) < 0)
+        table.n = 0;
+}
+
 int fault_point(const char *point, struct sp_error *err) {
+    if (table.file)
+        read_file();
     for (size_t i = 0; i < table.n; i++) {
         const struct fault *f = &table.faults[i];
         if (strcmp(f->point, point) != 0)
             continue;
+        if (table.file)
+            table.file[0] = '\0';
         switch (f->action) {
         case FAULT_ERROR:
             return sp_error_set(err, SP_E_IO, "fault injected at %s", point);

@@ -7,9 +7,15 @@
  *   kill                 SIGKILL to the process that runs the step
  *   kill_broker          SIGKILL to the broker itself; in jobs only, a jailed child has no way to reach it
  *   sleep=MS             stall
+ *
+ * SPACE_FAULT=@FILE takes the same text from a file of at least FAULT_FILE_SIZE bytes, padded with zeros, which is mapped
+ * shared: a test arms a running broker by writing it, jailed children see it too, and the fault that is met first empties
+ * it (its first byte becomes 0), so that it happens once and the test sees that it was reached.
  */
 #pragma once
 #include "base/error.h"
+
+#define FAULT_FILE_SIZE 512
 
 /* Call in the broker's own process, before it forks. Bad syntax is an error. */
 int fault_setup(const char *spec, struct sp_error *err);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Promise: a record is read back as it was written, or refused; names in the store are told apart. Faults are parsed. */
 #include "base/cleanup.h"
+#include "base/fdio.h"
 #include "broker/fault.h"
 #include "broker/record.h"
 #include "broker/snapshot.h"
@@ -127,6 +128,22 @@ static void test_table(void **state) {
     assert_null(table.first);
 }
 
+/* A fault that a file names happens once, and the file says that it did. */
+static void test_fault_file(void) {
+    char path[600], spec[640], text[FAULT_FILE_SIZE] = "x:error,y:enospc";
+    assert_true(text_printf(path, sizeof(path), "%s/fault", unit_dir_path) &&
+                text_printf(spec, sizeof(spec), "@%s", path));
+    assert_fails(fault_setup(spec, &unit_error), SP_E_NOT_FOUND);
+    assert_ok(file_replace(AT_FDCWD, path, text, 20, 0600, &unit_error));
+    assert_fails(fault_setup(spec, &unit_error), SP_E_INVALID);
+    assert_ok(file_replace(AT_FDCWD, path, text, sizeof(text), 0600, &unit_error));
+    assert_ok(fault_setup(spec, &unit_error));
+    assert_ok(fault_point("a", &unit_error));
+    assert_fails(fault_point("y", &unit_error), SP_E_NO_SPACE);
+    assert_ok(fault_point("y", &unit_error));
+    assert_ok(fault_point("x", &unit_error));
+}
+
 static void test_faults(void **state) {
     static const char *const bad[] = {"x",         "x:",
                                       "x:explode", "x:sleep",
@@ -143,6 +160,7 @@ static void test_faults(void **state) {
     assert_ok(fault_point("d", &unit_error));
     assert_ok(fault_setup("", &unit_error));
     assert_ok(fault_point("a", &unit_error));
+    test_fault_file();
 }
 
 int main(void) {
