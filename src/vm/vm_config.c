@@ -12,7 +12,8 @@
 #include <sys/types.h>
 #include <unistd.h>
 
-static const char *const mode_names[] = {[VM_MODE_CLONE] = "clone", [VM_MODE_TEMPLATE_BOOT] = "template_boot"};
+static const char *const mode_names[] = {[VM_MODE_CLONE] = "clone", [VM_MODE_TEMPLATE_BOOT] = "template_boot",
+                                         [VM_MODE_BLANK] = "blank"};
 
 const char *vm_mode_name(enum vm_mode mode) {
     return mode_names[mode];
@@ -92,12 +93,15 @@ static int parse_mode(const json_t *obj, enum vm_mode *ret, struct sp_error *err
             *ret = (enum vm_mode)i;
             return 0;
         }
-    return sp_error_field(err, SP_E_INVALID, "broker.mode", "must be clone or template_boot");
+    return sp_error_field(err, SP_E_INVALID, "broker.mode", "must be clone, template_boot or blank");
 }
 
+/* A blank has no files yet; every other VM has all of them. */
 static int parse_fds(const json_t *broker, struct vm_config *c, struct sp_error *err) {
-    static const char *const keys[] = {"control", "guest", "stub", "tap", "devices", NULL};
-    int *const targets[] = {&c->fd_control, &c->fd_guest, &c->fd_stub, &c->fd_tap, &c->fd_devices};
+    static const char *const keys[] = {"control", "guest", "stub", "tap", "memory", "disk", "devices", NULL};
+    int *const targets[] = {&c->fd_control, &c->fd_guest, &c->fd_stub,   &c->fd_tap,
+                            &c->fd_memory,  &c->fd_disk,  &c->fd_devices};
+    const size_t files = 4; /* from here on */
     json_t *fds = NULL;
     int r = json_get_opt_object(broker, "broker", "fds", &fds, err);
     if (r < 0)
@@ -107,6 +111,11 @@ static int parse_fds(const json_t *broker, struct vm_config *c, struct sp_error 
     r = json_check_keys(fds, "broker.fds", keys, err);
     for (size_t i = 0; r >= 0 && keys[i]; i++) {
         uint64_t fd = 0;
+        if (i >= files && c->mode == VM_MODE_BLANK) {
+            if (json_object_get(fds, keys[i]))
+                r = sp_error_field(err, SP_E_INVALID, "broker.fds", "a blank has no %s", keys[i]);
+            continue;
+        }
         r = json_get_u64(fds, "broker.fds", keys[i], 3, 65535, &fd, err);
         *targets[i] = r < 0 ? -1 : (int)fd;
     }
@@ -129,7 +138,7 @@ static int parse_broker(const json_t *broker, struct vm_config *c, struct sp_err
         (r = get_copy(broker, "broker", "qemu", 2, sizeof(c->qemu), NULL, c->qemu, err)) < 0 ||
         (r = get_copy(broker, "broker", "vm_dir", 2, sizeof(c->vm_dir), NULL, c->vm_dir, err)) < 0)
         return r;
-    if (!id_is_valid(c->id, "sbx") && !id_is_valid(c->id, "tpb"))
+    if (!id_is_valid(c->id, "sbx") && !id_is_valid(c->id, "tpb") && !id_is_valid(c->id, "spr"))
         return sp_error_field(err, SP_E_INVALID, "broker.id", "is no id of a VM");
     c->vcpus = (unsigned)vcpus;
     c->memory_mib = (unsigned)memory;
@@ -162,12 +171,9 @@ static bool is_machine_id(const char *s) {
     return strlen(s) == 32 && text_unhex(bytes, sizeof(bytes), s);
 }
 
-static int parse_identity(const json_t *config, struct vm_config *c, struct sp_error *err) {
+static int parse_identity(const json_t *identity, struct vm_config *c, struct sp_error *err) {
     static const char *const keys[] = {"hostname", "machine_id", "env", NULL};
-    json_t *identity = NULL;
-    int r = json_get_opt_object(config, "config", "identity", &identity, err);
-    if (r < 0)
-        return r;
+    int r;
     if (!identity)
         return sp_error_field(err, SP_E_INVALID, "config.identity", "is missing");
     if ((r = json_check_keys(identity, "identity", keys, err)) < 0 ||
@@ -180,6 +186,20 @@ static int parse_identity(const json_t *config, struct vm_config *c, struct sp_e
     return 0;
 }
 
+/* Whose guest this is. A blank is nobody's yet. */
+static int parse_guest(const json_t *config, struct vm_config *c, struct sp_error *err) {
+    json_t *identity = NULL;
+    int r = json_get_opt_object(config, "config", "identity", &identity, err);
+    if (r < 0)
+        return r;
+    if (c->mode == VM_MODE_BLANK && !identity && !json_object_get(config, "generation")) {
+        c->env = calloc(1, sizeof(*c->env));
+        return c->env ? 0 : sp_error_errno(err, ENOMEM, "vm_config", "env");
+    }
+    r = json_get_u64(config, "config", "generation", 0, INT64_MAX, &c->generation, err);
+    return r < 0 ? r : parse_identity(identity, c, err);
+}
+
 static int parse_node(const json_t *config, struct vm_config *c, struct sp_error *err) {
     static const char *const keys[] = {"acpi",       "tsc_khz",  "qemu_version",  "cpu_model",
                                        "generation", "identity", "output_window", "session_retention_ms",
@@ -190,8 +210,7 @@ static int parse_node(const json_t *config, struct vm_config *c, struct sp_error
         (r = json_get_opt_u64(config, "config", "tsc_khz", 0, 100000000, 0, &c->tsc_khz, err)) < 0 ||
         (r = get_copy(config, "config", "qemu_version", 1, sizeof(c->qemu_version), NULL, c->qemu_version, err)) < 0 ||
         (r = get_copy(config, "config", "cpu_model", 0, sizeof(c->cpu_model), "", c->cpu_model, err)) < 0 ||
-        (r = json_get_u64(config, "config", "generation", 0, INT64_MAX, &c->generation, err)) < 0 ||
-        (r = parse_identity(config, c, err)) < 0 ||
+        (r = parse_guest(config, c, err)) < 0 ||
         (r = json_get_opt_u64(config, "config", "output_window", 4096, 16 * 1024 * 1024, 256 * 1024, &c->output_window,
                               err)) < 0 ||
         (r = json_get_opt_u64(config, "config", "session_retention_ms", 0, INT64_MAX, 0, &c->session_retention_ms,
@@ -207,7 +226,8 @@ int vm_config_parse(const char *json, size_t len, struct vm_config *ret, struct 
     static const char *const keys[] = {"broker", "config", NULL};
     _cleanup_json_ json_t *root = NULL;
     json_t *broker = NULL, *config = NULL;
-    struct vm_config c = {.fd_control = -1, .fd_guest = -1, .fd_stub = -1, .fd_tap = -1, .fd_devices = -1};
+    struct vm_config c = {.fd_control = -1, .fd_guest = -1, .fd_stub = -1, .fd_tap = -1,
+                          .fd_memory = -1, .fd_disk = -1, .fd_devices = -1};
     int r;
 
     *ret = (struct vm_config){0};
@@ -227,6 +247,42 @@ int vm_config_parse(const char *json, size_t len, struct vm_config *ret, struct 
     }
     *ret = c;
     return 0;
+}
+
+/* What was parsed belongs to c from here; what c had is freed. */
+static void take_guest(struct vm_config *c, struct vm_config *from) {
+    char **old = c->env;
+    (void)text_copy(c->hostname, sizeof(c->hostname), from->hostname);
+    (void)text_copy(c->machine_id, sizeof(c->machine_id), from->machine_id);
+    c->env = from->env;
+    from->env = NULL;
+    (void)strings_free(old);
+}
+
+int vm_config_load(struct vm_config *c, const json_t *config, struct sp_error *err) {
+    struct vm_config parsed = {.mode = VM_MODE_CLONE};
+    int r = parse_node(config, &parsed, err);
+    if (r >= 0 && (parsed.acpi != c->acpi || strcmp(parsed.qemu_version, c->qemu_version) != 0 ||
+                   strcmp(parsed.cpu_model, c->cpu_model) != 0))
+        r = sp_error_field(err, SP_E_INVALID, "config", "is for another machine than this blank");
+    if (r >= 0) {
+        take_guest(c, &parsed);
+        c->generation = parsed.generation;
+        c->output_window = parsed.output_window;
+        c->session_retention_ms = parsed.session_retention_ms;
+        c->deadline_ms = parsed.deadline_ms;
+    }
+    vm_config_done(&parsed);
+    return r;
+}
+
+int vm_config_identity(struct vm_config *c, const json_t *identity, struct sp_error *err) {
+    struct vm_config parsed = {0};
+    int r = parse_identity(identity, &parsed, err);
+    if (r >= 0)
+        take_guest(c, &parsed);
+    vm_config_done(&parsed);
+    return r;
 }
 
 int vm_config_read(int fd, struct vm_config *ret, struct sp_error *err) {
