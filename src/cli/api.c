@@ -75,7 +75,11 @@ static int problem_to_error(const struct http_result *res, struct sp_error *err)
     if (c == SP_E_COUNT_)
         c = res->status >= 500 ? SP_E_INTERNAL : SP_E_INVALID;
     text_escape(detail, sizeof detail, text ? text : "", text ? strlen(text) : 0);
-    return field ? sp_error_field(err, c, field, "%s", detail) : sp_error_set(err, c, "%s", detail);
+    const char *operation = json_string_value(json_object_get(j, "operation_id"));
+    char see[64] = "";
+    if (operation && !strstr(detail, operation) && id_is_valid(operation, "op"))
+        (void)text_printf(see, sizeof see, "; see: space op get %s", operation);
+    return field ? sp_error_field(err, c, field, "%s%s", detail, see) : sp_error_set(err, c, "%s%s", detail, see);
 }
 
 static void pause_before_retry(unsigned attempt) {

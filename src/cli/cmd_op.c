@@ -4,17 +4,40 @@
 #include "cli/api.h"
 #include "cli/command.h"
 #include "cli/output.h"
+#include "cli/view.h"
 
 static const struct output_column columns[] = {
     {"ID", "id"},
     {"KIND", "kind"},
     {"STATE", "state"},
     {"SANDBOX", "sandbox_id"},
+    {"REASON", "reason"},
+    {"START", "start_kind"},
+    {"MS", "timings.control_total_ms"},
     {"ACCEPTED", "accepted_at"},
-    {"STARTED", "started_at"},
-    {"FINISHED", "finished_at"},
     {"ERROR", "error"},
 };
+static const struct output_column details[] = {
+    {"id", "id"},
+    {"kind", "kind"},
+    {"state", "state"},
+    {"sandbox", "sandbox_id"},
+    {"reason", "reason"},
+    {"snapshot", "snapshot_id"},
+    {"start", "start_kind"},
+    {"ms", "_timings"},
+    {"accepted", "accepted_at"},
+    {"started", "started_at"},
+    {"finished", "finished_at"},
+    {"children", "children"},
+    {"error", "error"},
+};
+
+static void show(json_t *op) {
+    if (output_format() == OUTPUT_TABLE)
+        view_set_timings(op, "_timings");
+    output_object(op, details, ARRAY_SIZE(details));
+}
 
 int cmd_op_get(const struct command_args *in, int *ret_status, struct sp_error *err) {
     _cleanup_json_ json_t *op = NULL;
@@ -29,7 +52,7 @@ int cmd_op_get(const struct command_args *in, int *ret_status, struct sp_error *
     r = api_call(&a, "GET", target, NULL, &op, err);
     api_close(&a);
     if (r == 0)
-        output_object(op, columns, ARRAY_SIZE(columns));
+        show(op);
     return r;
 }
 
@@ -60,6 +83,6 @@ int cmd_op_wait(const struct command_args *in, int *ret_status, struct sp_error 
     r = api_wait_operation(&a, in->argv[0], "waiting for the operation", 3600 * 1000ull, &op, err);
     api_close(&a);
     if (r == 0)
-        output_object(op, columns, ARRAY_SIZE(columns));
+        show(op);
     return r;
 }

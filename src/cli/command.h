@@ -40,5 +40,8 @@ int command_expect(const struct command_args *args, int min, int max, const char
 
 command_fn cmd_up, cmd_supervise, cmd_down, cmd_doctor;
 command_fn cmd_create, cmd_ls, cmd_get, cmd_rm, cmd_run, cmd_exec, cmd_logs;
+command_fn cmd_pause, cmd_suspend, cmd_wake, cmd_snapshot, cmd_fork, cmd_rollback;
+command_fn cmd_snapshots_ls, cmd_snapshots_get, cmd_snapshots_rm;
+command_fn cmd_pool_ls, cmd_pool_set, cmd_pool_rm;
 command_fn cmd_op_get, cmd_op_ls, cmd_op_wait;
 command_fn cmd_template_build, cmd_template_ls, cmd_template_get, cmd_template_tag, cmd_template_rm;

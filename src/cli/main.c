@@ -14,18 +14,47 @@ static const struct command commands[] = {
     {"down", "[--keep-sandboxes]", "stop the system and its sandboxes", NULL, cmd_down},
     {"doctor", "", "say what this host has and lacks", NULL, cmd_doctor},
     {"supervise", "", "run the daemons in the foreground (what `up` does in the background)", NULL, cmd_supervise},
-    {"create", "TEMPLATE [--name N] [--vcpus N] [--memory-mib N] [--env K=V]… [--label K=V]… [--no-wait]",
-     "create a sandbox, print its id", NULL, cmd_create},
-    {"ls", "[--all] [--state S]", "list sandboxes", NULL, cmd_ls},
+    {"create",
+     "(TEMPLATE | --snapshot SNAPSHOT) [--name N] [--vcpus N] [--memory-mib N] [--env K=V]… [--label K=V]… "
+     "[--no-wait]\n"
+     "         [--idle-pause S] [--idle-suspend S] [--delete-after S] [--max-life S] [--checkpoint-every S] "
+     "[--no-wake]",
+     "create a sandbox, print its id",
+     "Idle: no open stream, no running command, no change by a client. 0 turns a policy off; without --idle-suspend a\n"
+     "sandbox is suspended after six hours. --no-wake: a new command does not wake it.",
+     cmd_create},
+    {"ls", "[--all] [--state S]", "list sandboxes: state, age, idle time, memory, disk",
+     "MEMORY is the guest's, 0 when no VM holds any. DISK is what its snapshots alone hold of the host's.", cmd_ls},
     {"get", "SANDBOX", "show one sandbox", NULL, cmd_get},
     {"rm", "SANDBOX… [--no-wait]", "delete sandboxes", NULL, cmd_rm},
+    {"pause", "SANDBOX… [--no-wait]", "stop a sandbox where it stands, in memory", NULL, cmd_pause},
+    {"suspend", "SANDBOX… [--no-wait]", "put a sandbox on disk, give its memory back", NULL, cmd_suspend},
+    {"wake", "SANDBOX… [--no-wait]", "let a paused, suspended or failed sandbox go on", NULL, cmd_wake},
+    {"snapshot", "SANDBOX [--name N] [--label K=V]… [--no-wait]",
+     "keep a sandbox as it is now, print the snapshot's id",
+     "The sandbox goes on; its guest stands still for milliseconds.", cmd_snapshot},
+    {"fork", "SANDBOX [--count N] [--name N] [--env K=V]… [--label K=V]… [--no-wait]",
+     "make sandboxes that go on from this moment, print their ids", NULL, cmd_fork},
+    {"rollback", "SANDBOX SNAPSHOT [--no-wait]", "set a sandbox back to a snapshot of its line",
+     "What ran in it ends, and what was not in a snapshot is lost.", cmd_rollback},
+    {"snapshots ls", "[--sandbox SANDBOX] [--kind K]", "list snapshots", NULL, cmd_snapshots_ls},
+    {"snapshots get", "SNAPSHOT", "show one snapshot", NULL, cmd_snapshots_get},
+    {"snapshots rm", "SNAPSHOT…", "remove snapshots",
+     "Refused while a sandbox is suspended on it. What was made from it stays.", cmd_snapshots_rm},
+    {"snapshots", "[--sandbox SANDBOX] [--kind K]", "the same as snapshots ls", NULL, cmd_snapshots_ls},
+    {"pool ls", "", "list pools of machines started ahead of need", NULL, cmd_pool_ls},
+    {"pool set", "TEMPLATE SIZE [--vcpus N] [--memory-mib N]", "keep SIZE machines of a template ready",
+     "A create of the same template and size takes one.", cmd_pool_set},
+    {"pool rm", "TEMPLATE | POOL", "end a pool", NULL, cmd_pool_rm},
     {"run", "TEMPLATE [create and exec options] [--keep] -- COMMAND [ARG]…", "create, run one command, delete",
      "The exit status is the command's; 128 + N when signal N ended it.", cmd_run},
     {"exec", "SANDBOX [-i] [--user U] [--cwd D] [--env K=V]… [--timeout S] [--detach] -- COMMAND [ARG]…",
      "run a command in a sandbox", "-i passes standard input on. Ctrl-C reaches the command; the third one detaches.",
      cmd_exec},
     {"logs", "SESSION", "show the output of a command started with exec --detach", NULL, cmd_logs},
-    {"op get", "OPERATION", "show an operation", NULL, cmd_op_get},
+    {"op get", "OPERATION", "show an operation: how it went, where its milliseconds went",
+     "START says what a start was made from: warm (a pool had one), blank (restored into a VMM that stood by), cold.",
+     cmd_op_get},
     {"op ls", "[SANDBOX]", "list operations", NULL, cmd_op_ls},
     {"op wait", "OPERATION", "wait until an operation is over", NULL, cmd_op_wait},
     {"template build",
@@ -39,7 +68,7 @@ static const struct command commands[] = {
 
 static void print_help(void) {
     (void)printf("space: a Linux microVM of its own for every agent task\n\n"
-                 "usage: space [--state-dir DIR] [-o json] COMMAND …\n\n");
+                 "usage: space [--state-dir DIR] [--json] COMMAND …\n\n");
     for (size_t i = 0; i < ARRAY_SIZE(commands); i++)
         (void)printf("  %-15s %s\n", commands[i].name, commands[i].summary);
     (void)printf("\n`space COMMAND --help` shows a command's options, `space --help` all settings.\n");
@@ -82,7 +111,7 @@ static bool wants_help(int argc, char **argv) {
     return false;
 }
 
-/* `-o json` is taken wherever it stands before "--". */
+/* `-o json`, or `--json`, is taken wherever it stands before "--". */
 static int take_format(int argc, char **argv) {
     int kept = 0;
     bool rest = false;
@@ -91,6 +120,10 @@ static int take_format(int argc, char **argv) {
         if (!rest && strcmp(argv[i], "-o") == 0 && i + 1 < argc && strcmp(argv[i + 1], "json") == 0) {
             output_set_format(OUTPUT_JSON);
             i++;
+            continue;
+        }
+        if (!rest && strcmp(argv[i], "--json") == 0) {
+            output_set_format(OUTPUT_JSON);
             continue;
         }
         argv[kept++] = argv[i];
