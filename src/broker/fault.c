@@ -50,7 +50,7 @@ static bool parse_one(char *text, struct fault *ret) {
 }
 
 static int parse(const char *spec, struct sp_error *err) {
-    char copy[FAULT_FILE_SIZE], *save = NULL;
+    char copy[FAULT_LOG_AT], *save = NULL;
 
     table.n = 0;
     if (!text_copy(copy, sizeof(copy), spec))
@@ -87,7 +87,7 @@ int fault_setup(const char *spec, struct sp_error *err) {
 
 /* What the file says now; nonsense in it is no fault. */
 static void read_file(void) {
-    char now[FAULT_FILE_SIZE];
+    char now[FAULT_LOG_AT];
 
     memcpy(now, table.file, sizeof(now));
     now[sizeof(now) - 1] = '\0';
@@ -95,9 +95,24 @@ static void read_file(void) {
         table.n = 0;
 }
 
+/* Jobs and children note at the same time: each takes its place first. What does not fit is left out. */
+static void note(const char *point) {
+    uint64_t *used = (uint64_t *)(void *)(table.file + FAULT_LOG_AT);
+    char *names = table.file + FAULT_LOG_AT + sizeof(*used);
+    size_t len = strlen(point) + 1, room = FAULT_FILE_SIZE - FAULT_LOG_AT - sizeof(*used);
+    uint64_t at = __atomic_fetch_add(used, len, __ATOMIC_RELAXED);
+
+    if (at > room || len > room - at)
+        return;
+    memcpy(names + at, point, len - 1);
+    names[at + len - 1] = '\n';
+}
+
 int fault_point(const char *point, struct sp_error *err) {
-    if (table.file)
+    if (table.file) {
         read_file();
+        note(point);
+    }
     for (size_t i = 0; i < table.n; i++) {
         const struct fault *f = &table.faults[i];
         if (strcmp(f->point, point) != 0)

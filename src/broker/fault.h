@@ -8,14 +8,16 @@
  *   kill_broker          SIGKILL to the broker itself; in jobs only, a jailed child has no way to reach it
  *   sleep=MS             stall
  *
- * SPACE_FAULT=@FILE takes the same text from a file of at least FAULT_FILE_SIZE bytes, padded with zeros, which is mapped
- * shared: a test arms a running broker by writing it, jailed children see it too, and the fault that is met first empties
- * it (its first byte becomes 0), so that it happens once and the test sees that it was reached.
+ * SPACE_FAULT=@FILE is for tests of a running system. The file has FAULT_FILE_SIZE bytes and is mapped shared, so that
+ * jailed children see it too. It begins with the same text, padded with zeros; the fault that is met first empties it (its
+ * first byte becomes 0), so it happens once and the test sees that it was reached. From FAULT_LOG_AT on, every point that
+ * is passed is noted: bytes noted so far as a native 64 bit number, then the names, a newline behind each.
  */
 #pragma once
 #include "base/error.h"
 
-#define FAULT_FILE_SIZE 512
+#define FAULT_FILE_SIZE 65536
+#define FAULT_LOG_AT 512
 
 /* Call in the broker's own process, before it forks. Bad syntax is an error. */
 int fault_setup(const char *spec, struct sp_error *err);

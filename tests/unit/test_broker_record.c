@@ -130,7 +130,10 @@ static void test_table(void **state) {
 
 /* A fault that a file names happens once, and the file says that it did. */
 static void test_fault_file(void) {
-    char path[600], spec[640], text[FAULT_FILE_SIZE] = "x:error,y:enospc";
+    char path[600], spec[640];
+    static char text[FAULT_FILE_SIZE] = "x:error,y:enospc";
+    _cleanup_free_ char *after = NULL;
+    size_t len;
     assert_true(text_printf(path, sizeof(path), "%s/fault", unit_dir_path) &&
                 text_printf(spec, sizeof(spec), "@%s", path));
     assert_fails(fault_setup(spec, &unit_error), SP_E_NOT_FOUND);
@@ -142,6 +145,9 @@ static void test_fault_file(void) {
     assert_fails(fault_point("y", &unit_error), SP_E_NO_SPACE);
     assert_ok(fault_point("y", &unit_error));
     assert_ok(fault_point("x", &unit_error));
+    assert_ok(file_read(AT_FDCWD, path, FAULT_FILE_SIZE, &after, &len, &unit_error));
+    assert_int_equal(after[0], 0);
+    assert_memory_equal(after + FAULT_LOG_AT + sizeof(uint64_t), "a\ny\ny\nx\n", 8);
 }
 
 static void test_faults(void **state) {

@@ -18,7 +18,7 @@
 #include <sys/wait.h>
 
 #define BACKOFF_FIRST_MS 200
-#define BACKOFF_MAX_MS 10000
+#define BACKOFF_MAX_MS 3000
 #define STABLE_MS 30000 /* after so long a run the pause starts over */
 #define STOP_TIMEOUT_MS 60000
 
