@@ -111,7 +111,10 @@ main() {
     [ $# -eq 0 ] || shift
     case $command in
     build | up | down | test | lint | fuzz | bench | kernel | packages) "cmd_$command" "$@" ;;
-    demo) prepare_system && exec scripts/demo.sh "$@" ;;
+    demo)
+        prepare_system # no && behind it: that would switch errexit off inside
+        exec scripts/demo.sh "$@"
+        ;;
     doctor) exec scripts/doctor.sh "$@" ;;
     help | -h | --help) usage ;;
     *)

@@ -35,8 +35,9 @@ build_seed() {
 }
 
 ensure_assets() {
-    with_cache_lock fetch_stock_kernel
-    with_cache_lock build_seed
+    # A failed step ends only the subshell that holds the lock.
+    with_cache_lock fetch_stock_kernel || exit 1
+    with_cache_lock build_seed || exit 1
 }
 
 # Gives a state directory the kernels that the cache has and it has not.
