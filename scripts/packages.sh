@@ -34,7 +34,7 @@ runtime  skopeo              copies OCI images
 runtime  umoci               unpacks OCI images
 runtime  cpio                looks into guest boot archives
 runtime  kmod                module dependencies of the guest kernel
-runtime  xz-utils            unpacks the stock kernel's modules
+runtime  xz-utils            unpacks modules of the stock kernel
 runtime  iproute2            network namespaces
 runtime  nftables            packet filter
 runtime  ca-certificates     trust roots
