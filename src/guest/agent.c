@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "guest/agent.h"
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "guest/klog.h"
 #include "guest/power.h"
 #include "guest/session.h"
@@ -42,10 +43,16 @@ static void drop_sessions(struct agent *a) {
         session_free(a->sessions);
 }
 
+void agent_end_silence(struct agent *a, enum agent_state next) {
+    a->state = next;
+    a->silencer = NULL;
+    loop_shift_timers(&a->loop, clock_monotonic_ns() - a->silent_since_ns);
+}
+
 static void on_connected(struct agent *a) {
     drop_sessions(a);
     if (a->state == AGENT_SILENT)
-        a->state = AGENT_FROZEN;
+        agent_end_silence(a, AGENT_FROZEN);
 }
 
 static void on_open(struct agent *a, const struct channel_event *ev) {
@@ -145,6 +152,11 @@ static void on_signal(struct source *s, uint32_t events) {
 
 /* Lets every session send in turn until nothing moves or the output is full. True: more could be done at once. */
 static bool pump(struct agent *a) {
+    if (a->state == AGENT_SILENT) { /* but for the word that says so: whatever else there is to send waits */
+        while (a->silencer && session_pump(a->silencer))
+            continue;
+        return false;
+    }
     for (int round = 0; round < ROUNDS_A_STEP; round++) {
         struct session *s = a->turn ? a->turn : a->sessions, *next;
         bool moved = false;
@@ -163,11 +175,14 @@ static bool pump(struct agent *a) {
     return true;
 }
 
-/* Everything of the quiesced connection is said: nothing happens here until a HELLO comes. */
+/* Everything is said: nothing happens here until a HELLO comes or, with streams kept, an IDENTITY. What the host says
+ * before that of streams that were kept is noted, and nothing is done with it. */
 static void be_silent(struct agent *a) {
-    channel_disconnect(&a->channel);
-    drop_sessions(a);
-    a->pending.len = 0;
+    if (!a->freezer.keep) {
+        channel_disconnect(&a->channel);
+        drop_sessions(a);
+        a->pending.len = 0;
+    }
     while (a->state == AGENT_SILENT && !a->stop) {
         struct epoll_event ev;
         a->port_readable = true;
@@ -180,7 +195,7 @@ static void be_silent(struct agent *a) {
 
 static bool all_said(const struct agent *a) {
     for (const struct session *s = a->sessions; s; s = s->next)
-        if (s->out.len > 0)
+        if (s->out.len > 0 && (a->state != AGENT_SILENT || s == a->silencer))
             return false;
     return a->channel.out.len == 0;
 }

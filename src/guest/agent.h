@@ -5,6 +5,7 @@
  *
  *     OPEN ──QUIESCE──► FREEZING ──all frozen──► SILENT ──HELLO──► FROZEN ──IDENTITY──► IDENTIFYING ──► OPEN
  *     OPEN ──IDENTITY──► IDENTIFYING ──► OPEN
+ *     SILENT after QUIESCE with KEEP ──IDENTITY──► IDENTIFYING: streams are still there and go on
  */
 #pragma once
 #include "guest/loop.h"
@@ -51,7 +52,10 @@ struct agent {
         struct timer deadline;
         struct session *session; /* who asked; NULL: gone */
         bool sync;
+        bool keep; /* the other streams stay */
     } freezer;
+    struct session *silencer; /* SILENT: its answer is the last thing said; NULL: gone */
+    uint64_t silent_since_ns; /* monotonic */
     struct identify {
         struct session *session; /* NULL: gone */
         struct timer deadline;
@@ -70,3 +74,5 @@ int agent_init(struct agent *a, const struct agent_config *config);
 /* Hosted: returns when the port has closed. As PID 1: never returns. */
 void agent_run(struct agent *a);
 const char *const *agent_environment(const struct agent *a);
+/* From SILENT to the given state: the time between did not count for any timer. */
+void agent_end_silence(struct agent *a, enum agent_state next);

@@ -163,7 +163,7 @@ void request_identity(struct session *s, const struct record *rec) {
         session_error(s, "invalid", wrong);
         return;
     }
-    if (a->state != AGENT_OPEN && a->state != AGENT_FROZEN) {
+    if (a->state != AGENT_OPEN && a->state != AGENT_FROZEN && !(a->state == AGENT_SILENT && a->freezer.keep)) {
         session_error(s, "busy", "QUIESCE or IDENTITY is under way");
         return;
     }
@@ -174,6 +174,8 @@ void request_identity(struct session *s, const struct record *rec) {
                       r == -ENOMEM ? "out of memory" : "more than 1024 variables");
         return;
     }
+    if (a->state == AGENT_SILENT)
+        agent_end_silence(a, AGENT_IDENTIFYING);
     a->state = AGENT_IDENTIFYING;
     a->identify = (struct identify){.session = s};
     s->busy = true;

@@ -72,6 +72,11 @@ void timer_arm(struct loop *l, struct timer *t, uint64_t at_ns, void (*fn)(struc
         l->first = t;
 }
 
+void loop_shift_timers(struct loop *l, uint64_t by_ns) {
+    for (struct timer *t = l->first; t; t = t->next)
+        t->at_ns += by_ns;
+}
+
 static int wait_ms(const struct loop *l, bool poll) {
     if (poll)
         return 0;

@@ -46,5 +46,8 @@ static inline bool timer_armed(const struct timer *t) {
     return t->at_ns != 0;
 }
 
+/* Moves every armed timer by that much: for time that shall not count. */
+void loop_shift_timers(struct loop *l, uint64_t by_ns);
+
 /* Waits for the next event or timer (not at all when `poll`), then calls what is due. */
 void loop_step(struct loop *l, bool poll);

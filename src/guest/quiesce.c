@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * QUIESCE: no new work, all other streams reset, commands frozen, root file system synced when asked, QUIESCED, silence.
+ * QUIESCE: no new work, all other streams reset (or kept, standing still), commands frozen, root file system synced when
+ * asked, QUIESCED, silence.
  * The commands stay frozen until an IDENTITY has been carried out, whatever happens to connections in between.
  */
 #include "base/cleanup.h"
@@ -38,6 +39,8 @@ static void frozen(struct agent *a) {
     session_commit(s, session_begin(s, REC_QUIESCED));
     session_ready(s);
     a->state = AGENT_SILENT;
+    a->silencer = s;
+    a->silent_since_ns = clock_monotonic_ns();
 }
 
 static void check(struct agent *a) {
@@ -83,16 +86,19 @@ static void reset_others(struct agent *a, const struct session *keep) {
 
 void request_quiesce(struct session *s, const struct record *rec) {
     struct agent *a = s->agent;
+    const uint64_t flags = record_get_u64_or(rec, TAG_FLAGS, 0);
     int r;
 
     if (a->state != AGENT_OPEN && a->state != AGENT_FROZEN) {
         session_error(s, "busy", "QUIESCE or IDENTITY is under way");
         return;
     }
-    reset_others(a, s);
+    a->freezer.sync = (flags & QUIESCE_SYNC) != 0;
+    a->freezer.keep = (flags & QUIESCE_KEEP) != 0;
+    if (!a->freezer.keep)
+        reset_others(a, s);
     a->state = AGENT_FREEZING;
     a->freezer.session = s;
-    a->freezer.sync = (record_get_u64_or(rec, TAG_FLAGS, 0) & QUIESCE_SYNC) != 0;
     s->busy = true;
     r = cgroup_freeze(true);
     if (r == 0)

@@ -43,6 +43,8 @@ void session_free(struct session *s) {
     }
     if (a->freezer.session == s)
         a->freezer.session = NULL;
+    if (a->silencer == s)
+        a->silencer = NULL;
     if (a->identify.session == s)
         a->identify.session = NULL;
     if (a->turn == s)

@@ -52,6 +52,7 @@ void call_begin(struct agent_call *call, enum record_type type) {
     buf_reset(&call->answer);
     call->error = (struct sp_error){0};
     call->answer_type = 0;
+    call->holds = false;
     (void)record_begin(&call->request, type); /* the mark is 0: the buffer was empty */
 }
 
@@ -90,6 +91,8 @@ static void call_push(struct vm *vm, struct agent_call *call) {
     if (!channel_send_all(&vm->channel, call->id, &part, 1))
         return;
     call->state = CALL_WAITING;
+    if (call->holds)
+        bridge_hold(vm);
     text_wipe(call->request.data, call->request.len); /* it may hold entropy and environment */
 }
 

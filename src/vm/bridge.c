@@ -16,7 +16,7 @@ void bridge_connect(struct vm *vm) {
     uint64_t epoch = 0;
     while ((uint32_t)epoch == 0)
         random_bytes(&epoch, sizeof(epoch));
-    vm->connected = false;
+    vm->connected = vm->quiet = vm->hold = false;
     vm->unread.len = 0;
     /* The image was made at a frame boundary (QUIESCED), or the guest has just booted. */
     channel_connect(&vm->channel, epoch, vm->config.generation, false);
@@ -29,6 +29,21 @@ void bridge_disconnect(struct vm *vm) {
     channel_disconnect(&vm->channel);
     vm->connected = false;
     vm->unread.len = 0;
+}
+
+void bridge_hold(struct vm *vm) {
+    vm->hold = true;
+    vm->hold_left = vm->channel.out.len;
+}
+
+void bridge_release(struct vm *vm) {
+    vm->hold = false;
+    bridge_flush(vm);
+}
+
+/* What may be written now. */
+static size_t sendable(const struct vm *vm) {
+    return vm->hold && vm->hold_left < vm->channel.out.len ? vm->hold_left : vm->channel.out.len;
 }
 
 void bridge_closed(struct vm *vm) {
@@ -65,6 +80,10 @@ static void bridge_feed(struct vm *vm) {
         vm_fail(vm, VM_REASON_GUEST_PROTOCOL, "the guest broke the channel's framing");
 }
 
+bool bridge_wants_room(const struct vm *vm) {
+    return sendable(vm) > 0;
+}
+
 bool bridge_wants_input(const struct vm *vm) {
     return !vm->guest_closed && vm->unread.len == 0 && channel_wants_input(&vm->channel);
 }
@@ -87,8 +106,8 @@ void bridge_flush(struct vm *vm) {
     if (!vm->vmm || vm->guest_closed || vm->state == VM_FAILED)
         return;
     for (;;) {
-        while (vm->channel.out.len > 0) {
-            ssize_t n = send(vm->vmm->fd_guest, vm->channel.out.data, vm->channel.out.len, MSG_DONTWAIT | MSG_NOSIGNAL);
+        while (sendable(vm) > 0) {
+            ssize_t n = send(vm->vmm->fd_guest, vm->channel.out.data, sendable(vm), MSG_DONTWAIT | MSG_NOSIGNAL);
             if (n < 0 && (errno == EAGAIN || errno == EINTR))
                 break;
             if (n < 0) {
@@ -96,11 +115,13 @@ void bridge_flush(struct vm *vm) {
                 return;
             }
             channel_sent(&vm->channel, (size_t)n);
+            if (vm->hold)
+                vm->hold_left -= (size_t)n;
         }
         if (vm->unread.len == 0 || !channel_wants_input(&vm->channel))
             return;
         bridge_feed(vm); /* there is room again */
-        if (vm->channel.out.len == 0)
+        if (sendable(vm) == 0)
             return;
     }
 }

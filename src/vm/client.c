@@ -68,6 +68,19 @@ void client_close_all(struct vm *vm) {
             client_drop(vm, &vm->clients[i]);
 }
 
+void client_refuse_waiting(struct vm *vm) {
+    for (size_t i = 0; i < VM_CLIENTS_MAX; i++)
+        if (vm->clients[i].state == CLIENT_LINE)
+            client_refuse(&vm->clients[i], "not_running", vm_state_name(vm->state));
+}
+
+unsigned client_streams(const struct vm *vm) {
+    unsigned n = 0;
+    for (size_t i = 0; i < VM_CLIENTS_MAX; i++)
+        n += vm->clients[i].id != 0;
+    return n;
+}
+
 void client_accept(struct vm *vm) {
     for (int rounds = 0; rounds < 16; rounds++) {
         struct client *c = NULL;
@@ -189,6 +202,7 @@ void client_event(struct vm *vm, struct client *c, const struct channel_event *e
             client_drop(vm, c); /* the socket is empty so far: it fails only when the client is gone */
         else
             client_set_state(c, CLIENT_OPEN);
+        vm->activity.opened++;
         break;
     case CHANNEL_EV_DATA:
         if (c->state == CLIENT_OPEN)
@@ -241,6 +255,8 @@ static void client_read(struct vm *vm, struct client *c, bool hung_up) {
 
 short client_poll_events(const struct vm *vm, const struct client *c) {
     short events = c->out.len > 0 ? POLLOUT : 0;
+    if (vm->quiet) /* what they have to say waits in their sockets */
+        return events;
     if (c->state == CLIENT_LINE && c->port == 0)
         events |= POLLIN;
     if (c->state == CLIENT_OPEN && !c->client_ended && channel_sendable(&vm->channel, c->id) > 0)
@@ -250,7 +266,10 @@ short client_poll_events(const struct vm *vm, const struct client *c) {
 
 void client_ready(struct vm *vm, struct client *c, short revents) {
     if (c->state == CLIENT_LINE) {
-        client_open(vm, c);
+        if (!vm->quiet)
+            client_open(vm, c);
+        else if (revents & (POLLHUP | POLLERR))
+            client_drop(vm, c);
         return;
     }
     if (revents & POLLOUT)
@@ -267,7 +286,7 @@ bool client_has_timer(const struct client *c) {
 }
 
 void client_tick(struct vm *vm, struct client *c) {
-    if (c->state == CLIENT_LINE && c->port != 0)
+    if (c->state == CLIENT_LINE && c->port != 0 && !vm->quiet)
         client_open(vm, c);
     if (!client_has_timer(c) || !deadline_passed(c->deadline))
         return;

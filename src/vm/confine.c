@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * space-vm gives up every system call it has no use for, before the guest's first byte: no file by path, no
+ * space-vm gives up every system call it has no use for, before the VMM has its files: no file by path, no
  * socket to anywhere, no exec, no new process, no executable memory. On top of the jail's own filter.
  */
 #include "base/text.h"
+#include "vm/track_scan.h"
 #include "vm/vm.h"
 #include <errno.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <linux/userfaultfd.h>
 #include <stddef.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -34,6 +36,7 @@ static const unsigned allowed[] = {
     SYS_write,
     SYS_writev,
     SYS_pread64,
+    SYS_pwrite64,
     SYS_lseek,
     SYS_close,
     SYS_fcntl,
@@ -46,6 +49,7 @@ static const unsigned allowed[] = {
     SYS_sendmsg,
     SYS_accept4,
     SYS_shutdown,
+    SYS_getsockopt,
     SYS_socketpair,
     SYS_pipe2,
     /* the VMM as a child */
@@ -71,7 +75,9 @@ static const unsigned allowed[] = {
     SYS_exit_group,
 };
 /* What libc tries on its own (time zone, terminal) and takes a no for: everything else ends the process. */
-static const unsigned refused[] = {SYS_open, SYS_openat, SYS_newfstatat, SYS_readlink, SYS_ioctl, SYS_access};
+static const unsigned refused[] = {SYS_open, SYS_openat, SYS_newfstatat, SYS_readlink, SYS_access};
+/* Which memory of the VMM was written (track.c); every other ioctl gets a no. Their numbers are the lower half. */
+static const unsigned ioctls[] = {(unsigned)PAGEMAP_SCAN, (unsigned)UFFDIO_REGISTER};
 /* Their third argument is a protection. */
 static const unsigned without_exec[] = {SYS_mmap, SYS_mprotect};
 
@@ -86,8 +92,8 @@ int vm_confine(struct sp_error *err) {
         RETURN(SECCOMP_RET_KILL_PROCESS),
         LOAD(nr),
     };
-    struct sock_filter
-        code[ARRAY_SIZE(head) + 2 * ARRAY_SIZE(allowed) + 2 * ARRAY_SIZE(refused) + 5 * ARRAY_SIZE(without_exec) + 1];
+    struct sock_filter code[ARRAY_SIZE(head) + 2 * ARRAY_SIZE(allowed) + 2 * ARRAY_SIZE(refused) +
+                            5 * ARRAY_SIZE(without_exec) + ARRAY_SIZE(ioctls) + 5];
     struct sock_fprog program;
     size_t n = 0;
     for (; n < ARRAY_SIZE(head); n++)
@@ -107,6 +113,13 @@ int vm_confine(struct sp_error *err) {
         code[n++] = (struct sock_filter)RETURN(SECCOMP_RET_ALLOW);
         code[n++] = (struct sock_filter)RETURN(SECCOMP_RET_KILL_PROCESS);
     }
+    code[n++] = (struct sock_filter)SKIP_UNLESS(SYS_ioctl, ARRAY_SIZE(ioctls) + 3);
+    code[n++] = (struct sock_filter)LOAD(args[1]);
+    for (size_t i = 0; i < ARRAY_SIZE(ioctls); i++)
+        code[n++] =
+            (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, ioctls[i], (uint8_t)(ARRAY_SIZE(ioctls) - i), 0);
+    code[n++] = (struct sock_filter)RETURN(SECCOMP_RET_ERRNO | EACCES);
+    code[n++] = (struct sock_filter)RETURN(SECCOMP_RET_ALLOW);
     code[n++] = (struct sock_filter)RETURN(SECCOMP_RET_KILL_PROCESS);
     program = (struct sock_fprog){.len = (unsigned short)n, .filter = code};
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 || syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program) < 0)

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * control.sock: the node's side of a VM. A client gets the status on connect and after every change; it may ask for a
- * ping of the agent, the console's tail, and the end (spec/node-protocol.md §3). What could not be sent yet is remembered
- * as a flag and sent as it is then, so nothing queues; whoever breaks the protocol is disconnected.
+ * ping of the agent, the console's tail, the end, and one lifecycle operation at a time (spec/node-protocol.md §3). What
+ * could not be sent yet is remembered as a flag and sent as it is then, so nothing queues; whoever breaks the protocol,
+ * or does not read its answers, is disconnected.
  */
 #include "base/json.h"
 #include "base/log.h"
@@ -52,6 +53,34 @@ void control_status_changed(struct vm *vm) {
         }
 }
 
+static bool is_root(int fd) {
+    struct ucred peer = {.uid = (uid_t)-1};
+    socklen_t len = sizeof(peer);
+    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) == 0 && peer.uid == 0;
+}
+
+static struct control *control_find(struct vm *vm, uint64_t serial) {
+    for (size_t i = 0; i < VM_CONTROLS_MAX; i++)
+        if (vm->controls[i].fd >= 0 && vm->controls[i].serial == serial)
+            return &vm->controls[i];
+    return NULL;
+}
+
+bool control_is_there(const struct vm *vm, uint64_t serial) {
+    for (size_t i = 0; i < VM_CONTROLS_MAX; i++)
+        if (vm->controls[i].fd >= 0 && vm->controls[i].serial == serial)
+            return true;
+    return false;
+}
+
+void control_tell(struct vm *vm, uint64_t serial, json_t *event) {
+    struct control *c = control_find(vm, serial);
+    _cleanup_free_ char *text = json_print(event);
+    json_decref(event);
+    if (c && !control_send(vm, c, text) && c->fd >= 0)
+        control_close(vm, c, "does not read its answers");
+}
+
 void control_accept(struct vm *vm) {
     for (;;) {
         struct control *c = NULL;
@@ -66,17 +95,12 @@ void control_accept(struct vm *vm) {
             (void)close(fd);
             continue;
         }
-        *c = (struct control){.fd = fd, .wants_status = true};
+        *c = (struct control){.fd = fd, .wants_status = true, .serial = ++vm->last_serial, .is_root = is_root(fd)};
         control_flush(vm, c);
     }
 }
 
 /* --- requests ----------------------------------------------------------------------------------------------------------- */
-
-static void request_ping(struct vm *vm, struct control *c) {
-    (void)vm;
-    c->wants_pong = true; /* control_ping_tick does the rest; several clients share one question */
-}
 
 static void request_console(struct vm *vm, struct control *c) {
     char tail[VM_CONSOLE_REPLY], encoded[(VM_CONSOLE_REPLY + 2) / 3 * 4 + 1];
@@ -90,35 +114,113 @@ static void request_console(struct vm *vm, struct control *c) {
         control_close(vm, c, "does not read its answers");
 }
 
-static void request_stop(struct vm *vm, struct control *c) {
-    (void)c;
-    vm->stop_requested = true;
+static void refuse(struct vm *vm, const struct control *c, const struct request *r, const char *code,
+                   const char *text) {
+    control_tell(vm, c->serial,
+                 json_pack("{s:s, s:I, s:b, s:{s:s, s:s}}", "event", "done", "seq", (json_int_t)r->seq, "ok", 0,
+                           "error", "code", code, "message", text));
 }
 
-static const struct {
-    const char *name;
-    void (*handle)(struct vm *vm, struct control *c);
-} requests[] = {
-    {"ping", request_ping},
-    {"console", request_console},
-    {"stop", request_stop},
-};
-
-static void control_request(struct vm *vm, struct control *c, const char *text, size_t len) {
-    static const char *const keys[] = {"request", NULL};
-    _cleanup_json_ json_t *request = NULL;
-    const char *name = NULL;
-    if (json_parse(text, len, VM_MESSAGE_MAX, &request, NULL) < 0 || json_check_keys(request, "", keys, NULL) < 0 ||
-        json_get_string(request, "", "request", 1, 32, &name, NULL) < 0) {
-        control_close(vm, c, "no request");
+/* Taken in here, carried out by operate() when the loop's round is over. */
+static void request_operation(struct vm *vm, struct control *c, struct request *r, int fds[REQUEST_FDS_MAX]) {
+    struct operation *o = &vm->operation;
+    if (o->request.kind != REQUEST_NONE) {
+        refuse(vm, c, r, "busy", "another operation is under way");
         return;
     }
-    for (size_t i = 0; i < ARRAY_SIZE(requests); i++)
-        if (strcmp(requests[i].name, name) == 0) {
-            requests[i].handle(vm, c);
-            return;
-        }
-    control_close(vm, c, "unknown request");
+    o->request = *r;
+    *r = (struct request){0};
+    o->client = c->serial;
+    for (size_t i = 0; i < REQUEST_FDS_MAX; i++)
+        o->fds[i] = TAKE_FD(fds[i]);
+}
+
+/* The next step of the snapshot that this connection asked for. */
+static void request_handshake(struct vm *vm, struct control *c, const struct request *r) {
+    struct operation *o = &vm->operation;
+    bool *flag = r->kind == REQUEST_SNAPSHOT_STOP ? &o->may_stop : &o->may_go;
+    if (o->request.kind != REQUEST_SNAPSHOT || o->client != c->serial || o->request.seq != r->seq || *flag ||
+        (flag == &o->may_go && !o->may_stop)) {
+        control_close(vm, c, "a step of a snapshot that is not under way");
+        return;
+    }
+    *flag = true;
+}
+
+static void request_serve(struct vm *vm, struct control *c, struct request *r, int fds[REQUEST_FDS_MAX]) {
+    switch (r->kind) {
+    case REQUEST_PING:
+        c->wants_pong = true; /* control_ping_tick does the rest; several clients share one question */
+        break;
+    case REQUEST_CONSOLE:
+        request_console(vm, c);
+        break;
+    case REQUEST_STOP:
+        vm->stop_requested = true;
+        break;
+    case REQUEST_SNAPSHOT_STOP:
+    case REQUEST_SNAPSHOT_GO:
+        request_handshake(vm, c, r);
+        break;
+    case REQUEST_PAUSE:
+    case REQUEST_RESUME:
+    case REQUEST_IDENTIFY:
+    case REQUEST_LOAD:
+    case REQUEST_SNAPSHOT:
+    case REQUEST_SNAPSHOT_COMMITTED:
+        request_operation(vm, c, r, fds);
+        break;
+    case REQUEST_NONE:
+        break;
+    }
+}
+
+/* One message and its descriptors; the number of bytes as of recvmsg, more descriptors than any request has: -1. */
+static ssize_t control_receive(const struct control *c, char *text, size_t size, int fds[REQUEST_FDS_MAX],
+                               size_t *ret_n_fds) {
+    union {
+        struct cmsghdr align;
+        char room[CMSG_SPACE(REQUEST_FDS_MAX * sizeof(int))];
+    } ancillary = {0};
+    struct iovec iov = {.iov_base = text, .iov_len = size};
+    struct msghdr msg = {.msg_iov = &iov,
+                         .msg_iovlen = 1,
+                         .msg_control = ancillary.room,
+                         .msg_controllen = sizeof(ancillary.room)};
+    ssize_t n = recvmsg(c->fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    struct cmsghdr *m = n < 0 ? NULL : CMSG_FIRSTHDR(&msg);
+    *ret_n_fds = 0;
+    if (m && m->cmsg_level == SOL_SOCKET && m->cmsg_type == SCM_RIGHTS) {
+        *ret_n_fds = (m->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+        memcpy(fds, CMSG_DATA(m), *ret_n_fds * sizeof(int));
+    }
+    if (n >= 0 && (msg.msg_flags & MSG_CTRUNC)) {
+        errno = EPROTO;
+        return -1;
+    }
+    return n;
+}
+
+static void control_request(struct vm *vm, struct control *c) {
+    static char text[VM_MESSAGE_MAX + 1];
+    struct request request = {0};
+    struct sp_error err = {0};
+    int fds[REQUEST_FDS_MAX] = {-1, -1, -1};
+    size_t n_fds = 0;
+    ssize_t n = control_receive(c, text, sizeof(text), fds, &n_fds);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return;
+    if (n == 0 || (n < 0 && errno == ECONNRESET))
+        control_close(vm, c, NULL);
+    else if (n < 0 || n > VM_MESSAGE_MAX)
+        control_close(vm, c, n < 0 ? strerror(errno) : "request too long");
+    else if (request_parse(text, (size_t)n, n_fds, c->is_root, &request, &err) < 0)
+        control_close(vm, c, err.text);
+    else
+        request_serve(vm, c, &request, fds);
+    request_done(&request);
+    for (size_t i = 0; i < REQUEST_FDS_MAX; i++)
+        fds[i] = close_fd(fds[i]);
 }
 
 short control_poll_events(const struct control *c) {
@@ -126,20 +228,10 @@ short control_poll_events(const struct control *c) {
 }
 
 void control_ready(struct vm *vm, struct control *c, short revents) {
-    static char text[VM_MESSAGE_MAX + 1];
     if (revents & POLLOUT)
         control_flush(vm, c);
-    if (c->fd < 0 || !(revents & (POLLIN | POLLHUP | POLLERR)))
-        return;
-    ssize_t n = recv(c->fd, text, sizeof(text), MSG_DONTWAIT);
-    if (n < 0 && (errno == EAGAIN || errno == EINTR))
-        return;
-    if (n <= 0)
-        control_close(vm, c, NULL);
-    else if (n > VM_MESSAGE_MAX)
-        control_close(vm, c, "request too long");
-    else
-        control_request(vm, c, text, (size_t)n);
+    if (c->fd >= 0 && (revents & (POLLIN | POLLHUP | POLLERR)))
+        control_request(vm, c);
 }
 
 /* --- ping ------------------------------------------------------------------------------------------------------------------ */
@@ -186,6 +278,8 @@ void control_ping_tick(struct vm *vm) {
         wanted = wanted || vm->controls[i].wants_pong;
     if (!wanted)
         return;
+    if (vm->state == VM_RUNNING && vm->quiet && vm->ping.state == CALL_IDLE)
+        return; /* it stands still for a snapshot: a moment later */
     if (vm->state == VM_RUNNING && vm->ping.state == CALL_IDLE) {
         call_begin(&vm->ping, REC_PING);
         (void)record_put_u64(&vm->ping.request, TAG_FLAGS, PING_FULL);

@@ -43,9 +43,7 @@ static int setup(struct vm *vm, int argc, char **argv, struct sp_error *err) {
     if ((r = fd_set_nonblocking(vm->config.fd_control, true)) < 0 ||
         (r = fd_set_nonblocking(vm->config.fd_guest, true)) < 0)
         return sp_error_set(err, SP_E_INVALID, "an inherited listener is missing");
-    if ((r = setup_signals(vm, err)) < 0)
-        return r;
-    return vm_confine(err);
+    return setup_signals(vm, err);
 }
 
 static enum log_level level_from_environment(void) {

@@ -122,9 +122,9 @@ static void stall_set(struct vm *vm, enum stall stall, uint64_t ms) {
 static void stall_begin(struct vm *vm, const struct vmm_event *ev) {
     if (vm->stall == STALL_NONE) /* one line a stall: a burst of requests fails together */
         log_event(LOG_L_ERROR, "vm_disk_error", "vm_id", vm->config.id, "reason", ev->detail, NULL);
-    if (!ev->stopped)
+    if (!ev->stopped || vm->standing) /* what was refused while it was stopped is tried again by cont */
         return;
-    if (vm->state == VM_RUNNING)
+    if (vm->state == VM_RUNNING || vm->state == VM_PAUSING || vm->state == VM_PAUSED)
         stall_set(vm, STALL_STANDING, STALL_RETRY_MS);
     else
         vm_fail(vm, VM_REASON_HOST_DISK_FULL, "the host's disk refused a write: %s", ev->detail);
@@ -162,9 +162,13 @@ static void stall_set_clock(struct vm *vm) {
     stall_set(vm, STALL_CLOCK, 0);
 }
 
+void vmm_stall_clear(struct vm *vm) {
+    stall_set(vm, STALL_NONE, 0);
+}
+
 void vmm_stall_tick(struct vm *vm) {
     struct sp_error err = {0};
-    if (vm->state != VM_RUNNING)
+    if ((vm->state != VM_RUNNING && vm->state != VM_PAUSING && vm->state != VM_PAUSED) || vm->standing)
         return;
     switch (vm->stall) {
     case STALL_NONE:
@@ -179,7 +183,7 @@ void vmm_stall_tick(struct vm *vm) {
             vmm_events_take(vm);
         break;
     case STALL_TRYING:
-        if (deadline_passed(vm->stall_until))
+        if (deadline_passed(vm->stall_until) && vm->operation.request.kind == REQUEST_NONE)
             stall_set_clock(vm);
         break;
     case STALL_CLOCK:

@@ -12,10 +12,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define ACTIVITY_MS 1000
+
 static const char *const state_names[] = {
-    [VM_STARTING] = "starting",       [VM_RESTORING] = "restoring", [VM_BOOTING] = "booting", [VM_PROBING] = "probing",
-    [VM_IDENTIFYING] = "identifying", [VM_RUNNING] = "running",     [VM_SAVING] = "saving",   [VM_SAVED] = "saved",
-    [VM_STOPPING] = "stopping",       [VM_FAILED] = "failed",
+    [VM_STARTING] = "starting", [VM_BLANK] = "blank",     [VM_RESTORING] = "restoring",     [VM_WARM] = "warm",
+    [VM_BOOTING] = "booting",   [VM_PROBING] = "probing", [VM_IDENTIFYING] = "identifying", [VM_RUNNING] = "running",
+    [VM_PAUSING] = "pausing",   [VM_PAUSED] = "paused",   [VM_SAVING] = "saving",           [VM_SAVED] = "saved",
+    [VM_STOPPING] = "stopping", [VM_FAILED] = "failed",
 };
 static const char *const reason_names[] = {
     [VM_REASON_NONE] = "",
@@ -40,7 +43,8 @@ const char *vm_reason_name(enum vm_reason reason) {
 
 int vm_init(struct vm *vm, struct sp_error *err) {
     vm->driver = &qemu_driver;
-    vm->vmm_pidfd = vm->fd_signal = -1;
+    vm->vmm_pidfd = vm->fd_signal = vm->track.fd_pagemap = vm->track.fd_mem = -1;
+    vm->operation.fds[0] = vm->operation.fds[1] = vm->operation.fds[2] = -1;
     vm->started_ns = clock_monotonic_ns();
     vm->inbox = malloc(CHANNEL_MAX_FRAME * 2);
     for (size_t i = 0; i < VM_CONTROLS_MAX; i++)
@@ -61,6 +65,8 @@ void vm_done(struct vm *vm) {
     if (vm->vmm)
         vm->driver->free(vm->vmm);
     vm->vmm = NULL;
+    request_done(&vm->operation.request);
+    track_done(&vm->track);
     call_done(&vm->call);
     call_done(&vm->ping);
     channel_done(&vm->channel);
@@ -83,13 +89,20 @@ static void vm_release(struct vm *vm) {
         __attribute__((fallthrough));
     case VM_STOPPING:
         vm->stall = STALL_NONE;
+        vm->quiet = vm->hold = false;
         call_cancel(vm, &vm->call);
         __attribute__((fallthrough));
     case VM_SAVING:
         client_close_all(vm);
         call_cancel(vm, &vm->ping);
         break;
+    case VM_PAUSING:
+    case VM_PAUSED:
+    case VM_WARM:
+        client_refuse_waiting(vm);
+        break;
     case VM_STARTING:
+    case VM_BLANK:
     case VM_RESTORING:
     case VM_BOOTING:
     case VM_PROBING:
@@ -135,22 +148,50 @@ void vm_fail_error(struct vm *vm, const struct sp_error *err, enum vm_reason oth
 
 void vm_timing(struct vm *vm, const char *step, uint64_t *since_ns) {
     uint64_t now = clock_monotonic_ns();
-    if (vm->n_timings < VM_TIMINGS_MAX)
-        vm->timings[vm->n_timings++] = (struct vm_timing){.step = step, .us = (now - *since_ns) / 1000};
+    bool operates = vm->operation.request.kind != REQUEST_NONE && !vm->operation.answered;
+    struct timings *t = operates ? &vm->operation.timings : &vm->timings;
+    if (t->n < VM_TIMINGS_MAX) {
+        t->list[t->n].step = step;
+        t->list[t->n++].us = (now - *since_ns) / 1000;
+    }
     *since_ns = now;
 }
 
-char *vm_status_json(const struct vm *vm) {
-    _cleanup_json_ json_t *timings = json_object(), *status = NULL;
-    for (size_t i = 0; i < vm->n_timings; i++) {
-        uint64_t eighths = (vm->timings[i].us + 62) / 125; /* of a millisecond: that prints short */
-        (void)json_object_set_new(timings, vm->timings[i].step, json_real((double)eighths / 8));
+json_t *vm_timings_json(const struct timings *timings) {
+    json_t *json = json_object();
+    for (size_t i = 0; i < timings->n; i++) {
+        uint64_t eighths = (timings->list[i].us + 62) / 125; /* of a millisecond: that prints short */
+        (void)json_object_set_new(json, timings->list[i].step, json_real((double)eighths / 8));
     }
-    status =
-        json_pack("{s:s, s:s, s:s, s:s, s:b, s:I, s:i, s:s, s:s, s:O}", "event", "status", "id", vm->config.id, "mode",
-                  vm_mode_name(vm->config.mode), "state", vm_state_name(vm->state), "ready", (int)vm_is_ready(vm),
-                  "generation", (json_int_t)vm->config.generation, "vmm_pid", (int)(vm->vmm_ended ? 0 : vm->vmm_pid),
-                  "accelerator", vm->config.accelerator, "kernel", vm->config.kernel, "timings", timings);
+    return json;
+}
+
+void vm_activity_tick(struct vm *vm) {
+    struct activity *a = &vm->activity;
+    unsigned streams = client_streams(vm);
+    if (streams != a->streams || a->opened != a->opened_seen) {
+        a->streams = streams;
+        a->opened_seen = a->opened;
+        a->active_realtime_ns = clock_realtime_ns();
+        a->untold = true;
+    }
+    if (!a->untold || !deadline_passed(a->next))
+        return;
+    a->untold = false;
+    a->next = deadline_in_ms(ACTIVITY_MS);
+    control_status_changed(vm);
+}
+
+char *vm_status_json(const struct vm *vm) {
+    _cleanup_json_ json_t *status = NULL;
+    status = json_pack("{s:s, s:s, s:s, s:s, s:b, s:I, s:i, s:s, s:s, s:I, s:I, s:o}", "event", "status", "id",
+                       vm->config.id, "mode", vm_mode_name(vm->config.mode), "state", vm_state_name(vm->state), "ready",
+                       (int)vm_is_ready(vm), "generation", (json_int_t)vm->config.generation, "vmm_pid",
+                       (int)(vm->vmm_ended ? 0 : vm->vmm_pid), "accelerator", vm->config.accelerator, "kernel",
+                       vm->config.kernel, "streams", (json_int_t)vm->activity.streams, "active_realtime_ns",
+                       (json_int_t)vm->activity.active_realtime_ns, "timings", vm_timings_json(&vm->timings));
+    if (vm->snapshot[0])
+        (void)json_object_set_new(status, "snapshot", json_string(vm->snapshot));
     if (vm->reason != VM_REASON_NONE)
         (void)json_object_set_new(status, "error",
                                   json_pack("{s:s, s:s}", "code", vm_reason_name(vm->reason), "message", vm->message));

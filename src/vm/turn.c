@@ -112,12 +112,12 @@ static void on_client(struct vm *vm, void *arg, short revents) {
 /* --- the round ------------------------------------------------------------------------------------------------------------------ */
 
 static void collect_vmm(struct vm *vm, struct round *round) {
-    short guest = vm->channel.out.len > 0 ? POLLOUT : 0;
+    short guest = bridge_wants_room(vm) ? POLLOUT : 0;
     if (!vm->vmm_ended)
         watch(round, vm->vmm_pidfd, POLLIN, on_vmm_end, NULL);
     if (!vm->vmm || vm->vmm_ended)
         return;
-    if (!vm->control_closed)
+    if (vm->up && !vm->control_closed)
         watch(round, vm->vmm->fd_control, POLLIN, on_vmm_control, NULL);
     if (bridge_wants_input(vm))
         guest |= POLLIN;
@@ -147,7 +147,8 @@ static void collect(struct vm *vm, struct round *round) {
 }
 
 static bool has_timer(const struct vm *vm) {
-    if (call_is_pending(&vm->call) || call_is_pending(&vm->ping) || vm->vmm_mute.at_ns || vm->stall != STALL_NONE)
+    if (call_is_pending(&vm->call) || call_is_pending(&vm->ping) || vm->vmm_mute.at_ns || vm->stall != STALL_NONE ||
+        vm->activity.untold)
         return true;
     for (size_t i = 0; i < VM_CLIENTS_MAX; i++)
         if (client_has_timer(&vm->clients[i]))
@@ -172,6 +173,7 @@ static void tick(struct vm *vm) {
     call_tick(vm, &vm->call);
     call_tick(vm, &vm->ping);
     control_ping_tick(vm);
+    vm_activity_tick(vm);
     for (size_t i = 0; i < VM_CLIENTS_MAX; i++)
         if (vm->clients[i].state != CLIENT_FREE)
             client_tick(vm, &vm->clients[i]);

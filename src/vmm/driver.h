@@ -7,8 +7,11 @@
  * bytes. Every call that waits takes a deadline. A VMM is untrusted once its guest has run: what it says on the control
  * connection is parsed with bounds, and its death or silence is an error of the call, never a hang.
  *
- * Order for a boot:    start → wait_up → (VM runs) … → stop → save → kill
- * Order for a restore: start → wait_up → load (VM stopped) → cont → …
+ * A VMM is started before its files are known: it stands still, held, until it is given its RAM file and its disk.
+ *
+ * Order for a boot:    start → wait_held → give_files → wait_up → (VM runs) … → stop → save → kill
+ * Order for a restore: start → wait_held → give_files → wait_up → load (VM stopped) → cont → …
+ * Snapshot of a VM that goes on: stop → save → cont, as often as one likes.
  */
 #pragma once
 #include "base/clock.h"
@@ -25,7 +28,7 @@ struct machine {
     const char *version;     /* of that binary: "7.2.22" */
     const char *accelerator; /* "tcg" or "kvm" */
     const char *cpu_model;   /* NULL or "": the driver's choice for the accelerator */
-    const char *vm_dir; /* directory in the VMM's root: disk.img memory kernel initrd preload.so (vm/vm_config.h) */
+    const char *vm_dir;      /* directory in the VMM's root: kernel initrd preload.so (vm/vm_config.h) */
     unsigned vcpus;
     unsigned memory_mib;
     bool acpi;        /* what the kernel profile needs */
@@ -37,10 +40,17 @@ enum vmm_purpose {
 };
 
 /* Numbers the VMM's descriptors have in the VMM; the driver's argv names them. 0 is an empty stdin, 1 and 2 the log. */
-enum vmm_fd { VMM_FD_CONTROL = 3, VMM_FD_GUEST = 4, VMM_FD_CONSOLE = 5, VMM_FD_TAP = 6, VMM_FD_COUNT_ = 7 };
+enum vmm_fd {
+    VMM_FD_CONTROL = 3,
+    VMM_FD_GUEST = 4,
+    VMM_FD_CONSOLE = 5,
+    VMM_FD_TAP = 6,
+    VMM_FD_FILES = 7,
+    VMM_FD_COUNT_ = 8
+};
 
 #define VMM_ARGS_MAX 96
-#define VMM_ENV_MAX 4
+#define VMM_ENV_MAX 8
 struct vmm_args {
     char *argv[VMM_ARGS_MAX + 1]; /* heap, NULL-ended */
     size_t argc;
@@ -79,6 +89,13 @@ struct vmm_event {
     char detail[64]; /* escaped */
 };
 
+/* Where the VMM's process has the guest's RAM, known once it is up. Only the VMM's word: whoever uses it reads what is
+ * there, and a wrong one spoils the VM's own snapshots and nothing else. */
+struct vmm_ram {
+    uint64_t address, length; /* length 0: not known */
+    int fd_uffd;              /* a userfaultfd of the VMM with WP_ASYNC, nothing registered; -1: the host has none */
+};
+
 struct vmm_driver;
 /* A started VMM. The drivers embed it first; descriptors belong to it until free. */
 struct vmm {
@@ -87,6 +104,7 @@ struct vmm {
     int fd_guest;   /* the guest channel, non-blocking byte stream */
     int fd_console; /* guest's serial console output, non-blocking; input is never sent */
     int fd_log;     /* the VMM's own stdout and stderr, non-blocking, end of file at its death */
+    struct vmm_ram ram;
 };
 struct vmm_start {
     struct machine machine;
@@ -103,12 +121,17 @@ struct vmm_driver {
     int (*build_args)(const struct machine *m, enum vmm_purpose purpose, struct vmm_args *ret, struct sp_error *err);
     /* Makes the socketpairs, hands them with the argv to the stub, waits until exec happened. */
     int (*start)(const struct vmm_start *start, struct deadline d, struct vmm **ret, struct sp_error *err);
-    /* Until the control connection answers. */
+    /* Until it stands where it needs its files; nothing of a guest has run. */
+    int (*wait_held)(struct vmm *v, struct deadline d, struct sp_error *err);
+    /* Once. RAM: O_RDONLY to restore, O_RDWR to boot; the disk O_RDWR. Both stay the caller's. */
+    int (*give_files)(struct vmm *v, int fd_memory, int fd_disk, struct deadline d, struct sp_error *err);
+    /* Until the control connection answers; v->ram is known then. */
     int (*wait_up)(struct vmm *v, struct deadline d, struct sp_error *err);
     /* Loads a device state from fd (read from its position to the end); the VM stays stopped. A state that does not fit
      * may also kill the VMM: SP_E_VMM either way. */
     int (*load)(struct vmm *v, int fd, struct deadline d, struct sp_error *err);
-    /* Saves the device state of a stopped VM into fd (O_WRONLY, empty). No RAM. */
+    /* Saves the device state of a stopped VM into fd (O_WRONLY, empty). No RAM. The VM may go on afterwards, and be saved
+     * again. */
     int (*save)(struct vmm *v, int fd, struct deadline d, struct sp_error *err);
     int (*stop)(struct vmm *v, struct deadline d, struct sp_error *err);
     int (*cont)(struct vmm *v, struct deadline d, struct sp_error *err);

@@ -117,7 +117,7 @@ enum record_stream { STREAM_STDOUT = 1, STREAM_STDERR = 2, STREAM_PTY = 3 };
 enum record_scope { SCOPE_LEADER = 1, SCOPE_GROUP = 2, SCOPE_CGROUP = 3 };
 enum record_state { PROCESS_RUNNING = 1, PROCESS_EXITED = 2 };
 enum record_on_disconnect { DISCONNECT_KEEP = 0, DISCONNECT_KILL = 1 };
-enum record_flags { QUIESCE_SYNC = 1, PING_FULL = 1 };
+enum record_flags { QUIESCE_SYNC = 1, QUIESCE_KEEP = 2, PING_FULL = 1 };
 
 struct record {
     uint16_t type;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* QEMU's command line: one machine, a fixed list of devices, nothing a value could smuggle in, and the preload's rule. */
+/* QEMU's command line: one machine, a fixed list of devices, nothing a value could smuggle in, and files by descriptor. */
 #include "unit.h"
 #include "vmm/qemu/qemu.h"
 
@@ -69,11 +69,21 @@ static void test_boot(void **state) {
     assert_true(contains("-append", "norandmaps")); /* emulation only */
     assert_false(has("-incoming"));
     assert_false(has("-S"));
-    for (size_t i = 0; i < args.n_env; i++)
-        assert_null(strstr(args.env[i], "LD_PRELOAD"));
 }
 
-static void test_restore_by_preload(void **state) {
+/* Whatever it is for, the VMM's files are descriptors. */
+static void test_files_by_preload(void **state) {
+    static const char *const want[] = {"LD_PRELOAD=/vm/preload.so", "SPACE_VMM_MEMORY=/vm/memory",
+                                       "SPACE_VMM_DISK=/vm/disk.img", "SPACE_VMM_FILES=7"};
+    (void)state;
+    for (enum vmm_purpose purpose = VMM_BOOT; purpose <= VMM_RESTORE; purpose++) {
+        build(&base, purpose);
+        for (size_t i = 0; i < ARRAY_SIZE(want); i++)
+            assert_string_equal(args.env[i], want[i]);
+    }
+}
+
+static void test_restore_by_old(void **state) {
     (void)state;
     build(&base, VMM_RESTORE);
     assert_true(contains("-object", "share=off"));
@@ -82,8 +92,6 @@ static void test_restore_by_preload(void **state) {
     assert_true(has("-S"));
     assert_false(has("-kernel"));
     assert_false(has("-initrd"));
-    assert_string_equal(args.env[0], "LD_PRELOAD=/vm/preload.so");
-    assert_string_equal(args.env[1], "SPACE_VMM_RAM=/vm/memory");
 }
 
 static void test_restore_by_option(void **state) {
@@ -92,8 +100,6 @@ static void test_restore_by_option(void **state) {
     m.version = "8.2.0";
     build(&m, VMM_RESTORE);
     assert_true(contains("-object", "share=off,dump=off,merge=off,readonly=on,rom=off"));
-    for (size_t i = 0; i < args.n_env; i++)
-        assert_null(strstr(args.env[i], "LD_PRELOAD"));
     m.version = "10.0.2";
     build(&m, VMM_RESTORE);
     assert_true(contains("-object", "readonly=on"));
@@ -210,7 +216,8 @@ static void test_host_tsc(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(test_boot, teardown),
-        cmocka_unit_test_teardown(test_restore_by_preload, teardown),
+        cmocka_unit_test_teardown(test_files_by_preload, teardown),
+        cmocka_unit_test_teardown(test_restore_by_old, teardown),
         cmocka_unit_test_teardown(test_restore_by_option, teardown),
         cmocka_unit_test_teardown(test_acpi_profile, teardown),
         cmocka_unit_test_teardown(test_kvm, teardown),

@@ -8,7 +8,7 @@
 #define BROKER                                                                                                         \
     "\"broker\":{\"id\":\"sbx_00000000000000000000000000\",\"mode\":\"clone\",\"kernel\":\"lean\","                    \
     "\"accelerator\":\"tcg\",\"vcpus\":2,\"memory_mib\":512,\"qemu\":\"/usr/bin/qemu\",\"vm_dir\":\"/vm\","            \
-    "\"fds\":{\"control\":5,\"guest\":6,\"stub\":7,\"tap\":8,\"devices\":9}}"
+    "\"fds\":{\"control\":5,\"guest\":6,\"stub\":7,\"tap\":8,\"memory\":10,\"disk\":11,\"devices\":9}}"
 #define CONFIG                                                                                                         \
     "\"config\":{\"acpi\":true,\"tsc_khz\":2096007,\"qemu_version\":\"7.2.22\",\"generation\":3,"                      \
     "\"identity\":{\"hostname\":\"h\",\"machine_id\":\"0123456789abcdef0123456789abcdef\",\"env\":[\"A=b\",\"C=\"]},"  \
@@ -34,6 +34,8 @@ static void test_whole(void **state) {
     assert_int_equal(c.memory_mib, 512);
     assert_int_equal(c.fd_control, 5);
     assert_int_equal(c.fd_devices, 9);
+    assert_int_equal(c.fd_memory, 10);
+    assert_int_equal(c.fd_disk, 11);
     assert_true(c.acpi);
     assert_int_equal(c.tsc_khz, 2096007);
     assert_int_equal(c.generation, 3);
@@ -75,6 +77,41 @@ static int parse_with(const char *part, const char *key, const char *json_value)
     return r;
 }
 
+#define BLANK_FDS "{\"control\":5,\"guest\":6,\"stub\":7,\"tap\":8}"
+
+/* A blank: no files, nobody's guest; then `load` makes it somebody's, whole or not at all. */
+static void test_blank(void **state) {
+    struct vm_config c;
+    _cleanup_json_ json_t *root = json_loads(WHOLE, 0, NULL), *load = json_incref(json_object_get(root, "config"));
+    _cleanup_json_ json_t *config = json_deep_copy(load);
+    _cleanup_free_ char *text = NULL;
+    (void)state;
+    (void)json_object_set_new(json_object_get(root, "broker"), "mode", json_string("blank"));
+    (void)json_object_set_new(json_object_get(root, "broker"), "id", json_string("spr_00000000000000000000000000"));
+    (void)json_object_set_new(json_object_get(root, "broker"), "fds", json_loads(BLANK_FDS, 0, NULL));
+    (void)json_object_del(config, "identity");
+    (void)json_object_del(config, "generation");
+    (void)json_object_set(root, "config", config);
+    text = json_dumps(root, JSON_COMPACT);
+    assert_ok(parse(text, &c));
+    assert_int_equal(c.mode, VM_MODE_BLANK);
+    assert_int_equal(c.fd_memory, -1);
+    assert_null(c.env[0]);
+    assert_int_equal(vm_config_load(&c, config, &unit_error), -SP_E_INVALID);
+    assert_string_equal(c.hostname, "");
+    (void)json_object_set_new(load, "qemu_version", json_string("9.0.0"));
+    assert_int_equal(vm_config_load(&c, load, &unit_error), -SP_E_INVALID);
+    (void)json_object_set_new(load, "qemu_version", json_string("7.2.22"));
+    assert_ok(vm_config_load(&c, load, &unit_error));
+    assert_string_equal(c.hostname, "h");
+    assert_string_equal(c.env[0], "A=b");
+    assert_int_equal(c.generation, 3);
+    assert_int_equal(vm_config_identity(&c, load, &unit_error), -SP_E_INVALID);
+    assert_string_equal(c.env[0], "A=b");
+    assert_ok(vm_config_identity(&c, json_object_get(load, "identity"), &unit_error));
+    vm_config_done(&c);
+}
+
 static void test_refuses(void **state) {
     static const struct {
         const char *part, *key, *value;
@@ -93,6 +130,8 @@ static void test_refuses(void **state) {
         {"broker", "fds.tap", "2"},
         {"broker", "fds.tap", "-1"},
         {"broker", "fds.more", "3"},
+        {"broker", "fds.memory", NULL},
+        {"broker", "mode", "\"blank\""}, /* with files */
         {"broker", "surprise", "1"},
         {"config", "acpi", "1"},
         {"config", "tsc_khz", "-1"},
@@ -159,6 +198,7 @@ static void test_read_from_descriptor(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_whole),
+        cmocka_unit_test(test_blank),
         cmocka_unit_test(test_refuses),
         cmocka_unit_test(test_optional),
         cmocka_unit_test(test_not_a_configuration),

@@ -27,6 +27,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#define FDS 7 /* control guest stub tap memory disk devices */
+
 _Noreturn void harness_die(const char *fmt, ...) {
     va_list ap;
     va_start(ap, fmt);
@@ -181,31 +183,46 @@ static void link_to(const char *target, const char *name) {
         harness_die("symlink %s: %s", name, strerror(errno));
 }
 
-/* <dir>/vm as vm_config.h describes it. */
-static int make_files(const struct harness *h, const struct harness_vm *vm, const char *snapshot) {
+static int open_file(const char *name, int how) {
+    int fd = open(name, how | O_CLOEXEC, 0600);
+    if (fd < 0)
+        harness_die("%s: %s", name, strerror(errno));
+    return fd;
+}
+
+void harness_open_snapshot(const struct harness *h, const struct harness_vm *vm, const char *snapshot, int fds[3]) {
     char a[HARNESS_PATH], b[HARNESS_PATH];
-    int devices;
+    harness_reflink(harness_path(a, "%s/disk.img", snapshot), harness_path(b, "%s/vm/disk.img", vm->dir), 0600, h->uid);
+    fds[0] = open_file(harness_path(a, "%s/memory", snapshot), O_RDONLY);
+    fds[1] = open_file(b, O_RDWR);
+    fds[2] = open_file(harness_path(a, "%s/devices", snapshot), O_RDONLY);
+}
+
+static void make_boot_files(const struct harness *h, const struct harness_vm *vm, int fds[3]) {
+    char b[HARNESS_PATH];
+    fds[0] = open_file(harness_path(b, "%s/vm/memory", vm->dir), O_RDWR | O_CREAT);
+    if (ftruncate(fds[0], (off_t)h->memory_mib << 20) < 0)
+        harness_die("memory file: %s", strerror(errno));
+    harness_reflink(h->disk, harness_path(b, "%s/vm/disk.img", vm->dir), 0600, h->uid);
+    fds[1] = open_file(b, O_RDWR);
+    fds[2] = open_file(harness_path(b, "%s/devices", vm->dir), O_WRONLY | O_CREAT);
+}
+
+/* <dir>/vm as vm_config.h describes it, and memory, disk and devices as descriptors. */
+static void make_files(const struct harness *h, const struct harness_vm *vm, const char *snapshot, int fds[3]) {
+    char a[HARNESS_PATH];
     harness_make_dir(vm->dir, 0755, h->uid);
     harness_make_dir(harness_path(a, "%s/vm", vm->dir), 0755, h->uid);
+    link_to(h->preload, harness_path(a, "%s/vm/preload.so", vm->dir));
+    if (vm->blank)
+        return;
+    if (snapshot) {
+        harness_open_snapshot(h, vm, snapshot, fds);
+        return;
+    }
     link_to(h->kernel_file, harness_path(a, "%s/vm/kernel", vm->dir));
     link_to(h->initrd, harness_path(a, "%s/vm/initrd", vm->dir));
-    link_to(h->preload, harness_path(a, "%s/vm/preload.so", vm->dir));
-    if (snapshot) {
-        harness_reflink(harness_path(a, "%s/disk.img", snapshot), harness_path(b, "%s/vm/disk.img", vm->dir), 0600,
-                        h->uid);
-        link_to(harness_path(a, "%s/memory", snapshot), harness_path(b, "%s/vm/memory", vm->dir));
-        devices = open(harness_path(a, "%s/devices", snapshot), O_RDONLY | O_CLOEXEC);
-    } else {
-        harness_reflink(h->disk, harness_path(b, "%s/vm/disk.img", vm->dir), 0600, h->uid);
-        int memory = open(harness_path(b, "%s/vm/memory", vm->dir), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-        if (memory < 0 || ftruncate(memory, (off_t)h->memory_mib << 20) < 0 || fchown(memory, h->uid, h->uid) < 0)
-            harness_die("memory file: %s", strerror(errno));
-        (void)close(memory);
-        devices = open(harness_path(a, "%s/devices", vm->dir), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
-    }
-    if (devices < 0)
-        harness_die("devices: %s", strerror(errno));
-    return devices;
+    make_boot_files(h, vm, fds);
 }
 
 /* --- descriptors ----------------------------------------------------------------------------------------------------------- */
@@ -246,30 +263,45 @@ static json_t *command_json(const char *command) {
     return json_pack("{s:[s, s, s], s:s, s:i}", "argv", "/bin/sh", "-c", command, "user", "root", "timeout_ms", 10000);
 }
 
-static char *config_json(const struct harness *h, const struct harness_vm *vm, bool clone, const int fds[5]) {
-    char dir[HARNESS_PATH], machine_id[33];
+json_t *harness_config(const struct harness *h, bool template_boot) {
+    char machine_id[33];
     uint8_t bytes[16];
-    json_t *broker, *config;
-    char *text;
+    json_t *config;
     random_bytes(bytes, sizeof(bytes));
     text_hex(machine_id, bytes, sizeof(bytes));
-    broker = json_pack("{s:s, s:s, s:s, s:s, s:i, s:i, s:s, s:s, s:{s:i, s:i, s:i, s:i, s:i}}", "id", vm->id, "mode",
-                       clone ? "clone" : "template_boot", "kernel", h->kernel, "accelerator", h->accelerator, "vcpus",
-                       (int)h->vcpus, "memory_mib", (int)h->memory_mib, "qemu", h->qemu, "vm_dir",
-                       harness_path(dir, "%s/vm", vm->dir), "fds", "control", fds[0], "guest", fds[1], "stub", fds[2],
-                       "tap", fds[3], "devices", fds[4]);
     config = json_pack("{s:b, s:I, s:s, s:i, s:{s:s, s:s, s:[s]}, s:i, s:i}", "acpi", (int)h->acpi, "tsc_khz",
                        (json_int_t)h->tsc_khz, "qemu_version", h->qemu_version, "generation", 1, "identity", "hostname",
                        "harness", "machine_id", machine_id, "env", "SPACE_TEST=1", "output_window", 262144,
                        "deadline_ms", (int)h->deadline_ms);
-    if (!broker || !config)
+    if (!config)
         harness_die("configuration");
     if (h->cpu_model[0])
         (void)json_object_set_new(config, "cpu_model", json_string(h->cpu_model));
-    if (h->probe[0] && !clone)
+    if (h->probe[0] && template_boot)
         (void)json_object_set_new(config, "probe", command_json(h->probe));
-    if (h->start[0] && !clone)
+    if (h->start[0] && template_boot)
         (void)json_object_set_new(config, "start", command_json(h->start));
+    return config;
+}
+
+static char *config_json(const struct harness *h, const struct harness_vm *vm, bool clone, const int fds[FDS]) {
+    static const char *const names[FDS] = {"control", "guest", "stub", "tap", "memory", "disk", "devices"};
+    char dir[HARNESS_PATH], *text;
+    json_t *config = harness_config(h, !clone && !vm->blank), *numbers = json_object();
+    for (size_t i = 0; i < FDS; i++)
+        if (fds[i] >= 0)
+            (void)json_object_set_new(numbers, names[i], json_integer(fds[i]));
+    json_t *broker =
+        json_pack("{s:s, s:s, s:s, s:s, s:i, s:i, s:s, s:s, s:o}", "id", vm->id, "mode",
+                  vm->blank ? "blank"
+                  : clone   ? "clone"
+                            : "template_boot",
+                  "kernel", h->kernel, "accelerator", h->accelerator, "vcpus", (int)h->vcpus, "memory_mib",
+                  (int)h->memory_mib, "qemu", h->qemu, "vm_dir", harness_path(dir, "%s/vm", vm->dir), "fds", numbers);
+    if (vm->blank) {
+        (void)json_object_del(config, "generation");
+        (void)json_object_del(config, "identity");
+    }
     json_t *root = json_pack("{s:o, s:o}", "broker", broker, "config", config);
     text = json_print(root);
     json_decref(root);
@@ -282,7 +314,7 @@ static void drop(uid_t uid) {
 }
 
 /* In the process that becomes space-vm: makes the stub, then itself. */
-static _Noreturn void child(const struct harness *h, const struct harness_vm *vm, bool clone, int fds[5]) {
+static _Noreturn void child(const struct harness *h, const struct harness_vm *vm, bool clone, int fds[FDS]) {
     int stub[2], config = memfd_create("vm-config", 0);
     char number[16], pid_text[16];
     char *text;
@@ -293,8 +325,9 @@ static _Noreturn void child(const struct harness *h, const struct harness_vm *vm
     text = config_json(h, vm, clone, fds);
     if (fd_write_all(config, text, strlen(text), NULL) < 0)
         _exit(126);
-    for (int i = 0; i < 5; i++)
-        (void)fcntl(fds[i], F_SETFD, 0);
+    for (int i = 0; i < FDS; i++)
+        if (fds[i] >= 0)
+            (void)fcntl(fds[i], F_SETFD, 0);
     pid = fork();
     if (pid < 0)
         _exit(126);
@@ -320,18 +353,17 @@ void harness_new(struct harness_vm *vm, bool clone, const char *work) {
 }
 
 void harness_start(const struct harness *h, struct harness_vm *vm, const char *snapshot) {
-    int fds[5];
-    fds[4] = make_files(h, vm, snapshot);
+    int fds[FDS] = {-1, -1, -1, -1, -1, -1, -1};
+    make_files(h, vm, snapshot, fds + 4);
     fds[0] = listener(vm, "control.sock", SOCK_SEQPACKET);
     fds[1] = listener(vm, "guest.sock", SOCK_STREAM);
-    fds[2] = -1;
     fds[3] = TAKE_FD(vm->tap);
     vm->pid = fork();
     if (vm->pid < 0)
         harness_die("fork: %s", strerror(errno));
     if (vm->pid == 0)
         child(h, vm, snapshot != NULL, fds);
-    for (int i = 0; i < 5; i++)
+    for (int i = 0; i < FDS; i++)
         if (fds[i] >= 0)
             (void)close(fds[i]);
     vm->control = harness_control_connect(vm);

@@ -37,6 +37,7 @@ struct harness_vm {
     pid_t pid;              /* space-vm */
     int control;            /* connected to control.sock, -1 when closed */
     int tap;                /* made ahead by harness_new */
+    bool blank;             /* started without files, for harness_load */
     json_t *status;         /* last status event */
 };
 
@@ -50,9 +51,13 @@ void harness_reflink(const char *from, const char *to, mode_t mode, uid_t uid);
 void harness_init(struct harness *h, int argc, char **argv);
 /* <work>/snapshot-<kernel>-<vcpus>-<memory>: memory, devices, disk.img. Boots the template unless it is there. */
 const char *harness_snapshot(struct harness *h, bool fresh);
+/* Opens the files of a snapshot for a VM: its own disk, reflinked; memory, disk and devices as `load` brings them. */
+void harness_open_snapshot(const struct harness *h, const struct harness_vm *vm, const char *snapshot, int fds[3]);
+/* The node's half of a configuration. */
+json_t *harness_config(const struct harness *h, bool template_boot);
 /* What the product would have ready in a slot: id and tap. */
 void harness_new(struct harness_vm *vm, bool clone, const char *work);
-/* Makes the files and starts space-vm; with `snapshot` a clone, without a template boot. */
+/* Makes the files and starts space-vm; with `snapshot` a clone, without a template boot, or a blank when vm->blank. */
 void harness_start(const struct harness *h, struct harness_vm *vm, const char *snapshot);
 /* stop, wait for space-vm's end (killed after 20 s), remove its files. Returns its exit status, -1 when killed. */
 int harness_stop(struct harness_vm *vm);

@@ -10,6 +10,7 @@
  * would keep a private copy of both per VM (14 MiB with the stock kernel).
  */
 #include "base/text.h"
+#include "vmm/preload_wire.h"
 #include "vmm/qemu/qemu.h"
 #include <ctype.h>
 #include <stdarg.h>
@@ -184,10 +185,11 @@ static void add_devices(struct builder *b, const struct machine *m) {
     add_option(b, "-chardev", "socket,id=console0,fd=%d", VMM_FD_CONSOLE);
     add_option(b, "-serial", "%s", "chardev:console0");
     /* Host page cache: clones share it, the guest's flush is an fdatasync. A full host disk stops the VM (werror). */
-    add_option(b, "-blockdev",
-               "driver=raw,node-name=disk0,discard=unmap,file.driver=file,file.filename=%s/disk.img,"
-               "file.locking=off,file.aio=threads,file.discard=unmap",
-               m->vm_dir);
+    add_option(
+        b, "-blockdev",
+        "driver=raw,node-name=disk0,discard=unmap,detect-zeroes=unmap,file.driver=file,file.filename=%s/disk.img,"
+        "file.locking=off,file.aio=threads,file.discard=unmap",
+        m->vm_dir);
     add_option(b, "-device", "%s", "virtio-blk-device,drive=disk0,num-queues=1,werror=enospc,rerror=report");
     add_option(b, "-blockdev", "%s", "driver=null-co,node-name=disk1,size=1048576,read-zeroes=on,read-only=on");
     add_option(b, "-device", "%s", "virtio-blk-device,drive=disk1,num-queues=1");
@@ -211,13 +213,20 @@ static void add_boot(struct builder *b, const struct machine *m, const struct pr
         add(b, "%s%s", profile->append, accelerator->append);
 }
 
-static void add_restore(struct builder *b, const struct machine *m) {
+static void add_restore(struct builder *b) {
     add_option(b, "-incoming", "%s", "defer");
     add(b, "-S"); /* loaded is not started: cont decides */
-    if (!qemu_version_at_least(m->version, 8, 2)) {
-        add_env(b, "LD_PRELOAD=%s/preload.so", m->vm_dir);
-        add_env(b, "SPACE_VMM_RAM=%s/memory", m->vm_dir);
-    }
+}
+
+/* The two paths of the command line are names only: what they stand for comes by descriptor (preload_wire.h). */
+static void add_environment(struct builder *b, const struct machine *m) {
+    add_env(b, "LD_PRELOAD=%s/preload.so", m->vm_dir);
+    add_env(b, PRELOAD_ENV_MEMORY "=%s/memory", m->vm_dir);
+    add_env(b, PRELOAD_ENV_DISK "=%s/disk.img", m->vm_dir);
+    add_env(b, PRELOAD_ENV_SOCKET "=%d", VMM_FD_FILES);
+    /* One heap, of huge pages where the host has them: half of what QEMU's start costs is page faults, and a third of
+     * those its heap's (measured: 1,300 of 4,000, some 20 ms). Arenas per thread would cost memory and gain nothing. */
+    add_env(b, "GLIBC_TUNABLES=glibc.malloc.hugetlb=1:glibc.malloc.arena_max=1");
 }
 
 int qemu_build_args(const struct machine *m, enum vmm_purpose purpose, struct vmm_args *ret, struct sp_error *err) {
@@ -242,10 +251,8 @@ int qemu_build_args(const struct machine *m, enum vmm_purpose purpose, struct vm
     if (purpose == VMM_BOOT)
         add_boot(&b, m, &profiles[m->acpi], accelerator);
     else
-        add_restore(&b, m);
-    /* One heap, of huge pages where the host has them: half of what QEMU's start costs is page faults, and a third of
-     * those its heap's (measured: 1,300 of 4,000, some 20 ms). Arenas per thread would cost memory and gain nothing. */
-    add_env(&b, "GLIBC_TUNABLES=glibc.malloc.hugetlb=1:glibc.malloc.arena_max=1");
+        add_restore(&b);
+    add_environment(&b, m);
     if (b.failed) {
         vmm_args_done(ret);
         return sp_error_set(err, SP_E_INTERNAL, "QEMU's command line does not fit");

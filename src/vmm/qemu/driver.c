@@ -18,6 +18,7 @@
 struct qemu {
     struct vmm vmm; /* first: a struct vmm * of this driver is a struct qemu * */
     struct qmp qmp;
+    int fd_files; /* preload_wire.h; -1 once all was said */
 };
 
 static struct qemu *qemu_of(struct vmm *v) {
@@ -45,16 +46,17 @@ static void ends_done(struct ends *e) {
     ends_close(e->theirs);
 }
 
-static int pair(struct ends *e, enum vmm_fd which) {
+static int pair(struct ends *e, enum vmm_fd which, int type) {
     int fds[2];
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) < 0)
+    if (socketpair(AF_UNIX, type | SOCK_CLOEXEC, 0, fds) < 0)
         return -errno;
     e->ours[which] = fds[0];
     e->theirs[which] = fds[1];
     return 0;
 }
 
-/* stdin at its end, stdout and stderr into one pipe; control, guest and console as socketpairs; the tap as it is. */
+/* stdin at its end, stdout and stderr into one pipe; control, guest, console and the files' as socketpairs; the tap as
+ * it is. */
 static int ends_make(struct ends *e, int fd_tap) {
     int nothing[2], log[2];
     if (pipe2(nothing, O_CLOEXEC) < 0)
@@ -70,11 +72,11 @@ static int ends_make(struct ends *e, int fd_tap) {
     if (e->theirs[2] < 0 || e->theirs[VMM_FD_TAP] < 0)
         return -errno;
     for (enum vmm_fd i = VMM_FD_CONTROL; i <= VMM_FD_CONSOLE; i++) {
-        int r = pair(e, i);
+        int r = pair(e, i, SOCK_STREAM);
         if (r < 0)
             return r;
     }
-    return 0;
+    return pair(e, VMM_FD_FILES, SOCK_SEQPACKET);
 }
 
 static struct vmm *qemu_new(struct ends *e) {
@@ -87,7 +89,9 @@ static struct vmm *qemu_new(struct ends *e) {
         .fd_guest = TAKE_FD(e->ours[VMM_FD_GUEST]),
         .fd_console = TAKE_FD(e->ours[VMM_FD_CONSOLE]),
         .fd_log = TAKE_FD(e->ours[1]),
+        .ram = {.fd_uffd = -1},
     };
+    q->fd_files = TAKE_FD(e->ours[VMM_FD_FILES]);
     (void)fd_set_nonblocking(q->vmm.fd_guest, true);
     (void)fd_set_nonblocking(q->vmm.fd_console, true);
     (void)fd_set_nonblocking(q->vmm.fd_log, true);
@@ -133,11 +137,24 @@ static void qemu_free(struct vmm *v) {
     (void)close_fd(v->fd_guest);
     (void)close_fd(v->fd_console);
     (void)close_fd(v->fd_log);
+    (void)close_fd(v->ram.fd_uffd);
+    (void)close_fd(qemu_of(v)->fd_files);
     free(qemu_of(v));
 }
 
+static int qemu_wait_held(struct vmm *v, struct deadline d, struct sp_error *err) {
+    return qemu_files_wait_held(qemu_of(v)->fd_files, d, err);
+}
+
+static int qemu_give_files(struct vmm *v, int fd_memory, int fd_disk, struct deadline d, struct sp_error *err) {
+    (void)d; /* an empty socket takes a message at once */
+    return qemu_files_give(qemu_of(v)->fd_files, fd_memory, fd_disk, err);
+}
+
 static int qemu_wait_up(struct vmm *v, struct deadline d, struct sp_error *err) {
-    return qmp_negotiate(&qemu_of(v)->qmp, d, err);
+    int r = qemu_files_mapped(qemu_of(v)->fd_files, d, &v->ram, err);
+    qemu_of(v)->fd_files = close_fd(qemu_of(v)->fd_files);
+    return r < 0 ? r : qmp_negotiate(&qemu_of(v)->qmp, d, err);
 }
 
 /* --- device state -------------------------------------------------------------------------------------------------- */
@@ -266,6 +283,8 @@ const struct vmm_driver qemu_driver = {
     .probe = qemu_probe,
     .build_args = qemu_build_args,
     .start = qemu_start,
+    .wait_held = qemu_wait_held,
+    .give_files = qemu_give_files,
     .wait_up = qemu_wait_up,
     .load = qemu_load,
     .save = qemu_save,

@@ -4,6 +4,12 @@
 #include "vmm/driver.h"
 #include "vmm/qemu/qmp.h"
 
+/* files.c: the driver's end of preload_wire.h, a socket that only one of each message ever crosses. */
+int qemu_files_wait_held(int sock, struct deadline d, struct sp_error *err);
+int qemu_files_give(int sock, int fd_memory, int fd_disk, struct sp_error *err);
+/* What the VMM said of its RAM; it has said it by the time it is up. */
+int qemu_files_mapped(int sock, struct deadline d, struct vmm_ram *ret, struct sp_error *err);
+
 /* args.c */
 int qemu_build_args(const struct machine *m, enum vmm_purpose purpose, struct vmm_args *ret, struct sp_error *err);
 /* Whether the version (as QEMU prints it) is at least major.minor; an unreadable one counts as old. */
