@@ -35,6 +35,7 @@ struct broker {
     struct jobs *jobs;
     struct vm_table vms;
     struct snapshot_entry *snapshots;
+    struct copy_op *copies;                  /* under way */
     char removing_template[SHA256_HEX_SIZE]; /* "" when none is */
 };
 

@@ -227,6 +227,30 @@ int jobs_add(struct jobs *jobs, const struct job_spec *spec, struct sp_error *er
     return 0;
 }
 
+void jobs_hurry(struct jobs *jobs, const void *arg, uint64_t ms) {
+    struct deadline soon = deadline_in_ms(ms);
+
+    for (struct job *job = jobs->running; job; job = job->next)
+        if (job->spec.arg == arg && soon.at_ns < job->deadline.at_ns)
+            job->deadline = soon;
+    for (struct job **at = &jobs->waiting; *at; at = &(*at)->next) {
+        struct job *job = *at;
+        struct job_spec spec = job->spec;
+        struct sp_error err;
+
+        if (spec.arg != arg)
+            continue;
+        *at = job->next;
+        if (!*at)
+            jobs->waiting_end = at;
+        jobs->n_waiting--;
+        job_free(job);
+        (void)sp_error_set(&err, SP_E_CONFLICT, "%s was not begun any more", spec.name);
+        spec.done(spec.arg, NULL, &err);
+        return;
+    }
+}
+
 bool jobs_note_exit(struct jobs *jobs, pid_t pid, int status) {
     for (struct job *job = jobs->running; job; job = job->next)
         if (job->pid == pid && !job->reaped) {

@@ -29,6 +29,8 @@ struct jobs *jobs_new(int reactor);
 struct jobs *jobs_free(struct jobs *jobs);
 /* Starts it, or queues it behind the ones that run. SP_E_UNAVAILABLE when the queue is full. */
 int jobs_add(struct jobs *jobs, const struct job_spec *spec, struct sp_error *err);
+/* The job with this arg has at most so much time from now on; one that has not begun is not begun any more (SP_E_CONFLICT). */
+void jobs_hurry(struct jobs *jobs, const void *arg, uint64_t ms);
 /* Call when SIGCHLD says so, with a pid that was reaped: true when it was a job. */
 bool jobs_note_exit(struct jobs *jobs, pid_t pid, int status);
 /* Kills what is over its time. Returns the milliseconds until the next one is, at most 60000. */

@@ -33,7 +33,7 @@ static int visit_dir(struct visit *v, int parent, struct sp_error *err) {
     }
     while ((entry = readdir(dir))) {
         char boot[ID_SIZE];
-        const char *sealed = snapshot_temp_boot(entry->d_name, boot);
+        const char *sealed = snapshot_temp_vm(entry->d_name, boot);
         (void)visit(v, sealed ? sealed : entry->d_name);
     }
     return 0;

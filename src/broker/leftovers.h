@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every VM id that something on the host carries: control groups, directories of the store, sockets, half-sealed snapshots. */
+/* Every VM id that something on the host carries: control groups, directories of the store, sockets, half-made snapshots. */
 #pragma once
 #include "broker/layout.h"
 #include "host/cgroup.h"

@@ -10,6 +10,7 @@
 #include "broker/broker.h"
 #include "broker/fault.h"
 #include "broker/release.h"
+#include "broker/snapshot.h"
 #include "broker/store_ops.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -194,6 +195,9 @@ static int open_broker(struct broker *b, struct signals *signals, struct sp_erro
     r = open_signals(signals, b, err);
     if (r == 0)
         r = vm_table_load(&b->vms, &load, err);
+    /* No job is left of an earlier broker, so nothing half-made is being worked on. */
+    if (r == 0)
+        r = snapshot_remove_temps(&b->layout, NULL, err);
     if (r == 0)
         r = server_open(b->reactor, b->layout.run_path, (uid_t)(b->settings.uid_base + SETTINGS_UID_NODE), &handler,
                         &b->server, err);

@@ -10,17 +10,18 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
-#define RECORD_FORMAT 1
+#define RECORD_FORMAT 2 /* 1 had no base, no cgroup and no spares */
 #define RECORD_MAX 4096
 #define RECORD_TEMP ".vm.json.new"
 
 int vm_record_write(int dirfd, const struct vm_record *rec, struct sp_error *err) {
     _cleanup_json_ json_t *obj =
-        json_pack("{s:i, s:s, s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:b, s:I, s:I, s:I, s:I, s:s}", "format",
-                  RECORD_FORMAT, "id", rec->id, "mode", request_mode_names[rec->mode], "kernel",
+        json_pack("{s:i, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:b, s:b, s:I, s:I, s:I, s:I, s:s}",
+                  "format", RECORD_FORMAT, "id", rec->id, "mode", request_mode_names[rec->mode], "kernel",
                   request_kernel_names[rec->kernel], "accelerator", request_accelerator_names[rec->accelerator],
-                  "template", rec->template, "snapshot", rec->snapshot, "vcpus", (json_int_t)rec->vcpus, "memory_mib",
-                  (json_int_t)rec->memory_mib, "uid", (json_int_t)rec->uid, "started", rec->started, "pid",
+                  "template", rec->template, "snapshot", rec->snapshot, "base", rec->base, "cgroup", rec->cgroup,
+                  "vcpus", (json_int_t)rec->vcpus, "memory_mib", (json_int_t)rec->memory_mib, "uid",
+                  (json_int_t)rec->uid, "started", rec->started, "spoiled", rec->spoiled, "pid",
                   (json_int_t)rec->process.pid, "start_time", (json_int_t)rec->process.start_time, "vmm_pid",
                   (json_int_t)rec->vmm_pid, "created_realtime_ns", (json_int_t)rec->created_ns, "boot_id",
                   rec->boot_id);
@@ -60,6 +61,15 @@ static int get_copy(const json_t *obj, const char *key, size_t min, char *dst, s
     return r;
 }
 
+static int get_opt_copy(const json_t *obj, const char *key, const char *fallback, char *dst, size_t size,
+                        struct sp_error *err) {
+    const char *text;
+    int r = json_get_opt_string(obj, "", key, 0, size - 1, fallback, &text, err);
+    if (r == 0 && !text_copy(dst, size, text))
+        r = sp_error_field(err, SP_E_INVALID, key, "%s is too long", key);
+    return r;
+}
+
 static int decode_texts(const json_t *obj, struct vm_record *rec, struct sp_error *err) {
     unsigned mode = 0, kernel = 0, accelerator = 0;
     int r = get_copy(obj, "id", 1, rec->id, sizeof(rec->id), err);
@@ -70,9 +80,13 @@ static int decode_texts(const json_t *obj, struct vm_record *rec, struct sp_erro
     if (r == 0)
         r = get_choice(obj, "accelerator", request_accelerator_names, &accelerator, err);
     if (r == 0)
-        r = get_copy(obj, "template", sizeof(rec->template) - 1, rec->template, sizeof(rec->template), err);
+        r = get_copy(obj, "template", 0, rec->template, sizeof(rec->template), err);
     if (r == 0)
         r = get_copy(obj, "snapshot", 0, rec->snapshot, sizeof(rec->snapshot), err);
+    if (r == 0)
+        r = get_opt_copy(obj, "base", rec->snapshot, rec->base, sizeof(rec->base), err);
+    if (r == 0)
+        r = get_opt_copy(obj, "cgroup", rec->id, rec->cgroup, sizeof(rec->cgroup), err);
     if (r == 0)
         r = get_copy(obj, "boot_id", 1, rec->boot_id, sizeof(rec->boot_id), err);
     rec->mode = (enum request_mode)mode;
@@ -101,6 +115,8 @@ static int decode_numbers(const json_t *obj, struct vm_record *rec, struct sp_er
         r = json_get_u64(obj, "", numbers[i].key, 0, numbers[i].max, numbers[i].value, err);
     if (r == 0)
         r = json_get_opt_bool(obj, "", "started", false, &rec->started, err);
+    if (r == 0)
+        r = json_get_opt_bool(obj, "", "spoiled", false, &rec->spoiled, err);
     rec->vcpus = (unsigned)vcpus;
     rec->memory_mib = (unsigned)memory;
     rec->uid = (uid_t)uid;
@@ -123,7 +139,12 @@ int vm_record_read(int dirfd, const char *id, struct vm_record *ret, struct sp_e
         r = decode_texts(obj, &rec, err);
     if (r == 0)
         r = decode_numbers(obj, &rec, err);
-    if (r == 0 && strcmp(rec.id, id) != 0)
+    if (r == 0 && (!request_id_is_valid(rec.id) || !request_id_is_valid(rec.cgroup)))
+        r = sp_error_set(err, SP_E_CORRUPT, "its id or its control group is not that of a VM");
+    if (r == 0 && rec.mode != MODE_BLANK && strlen(rec.template) != SHA256_HEX_SIZE - 1)
+        r = sp_error_set(err, SP_E_CORRUPT, "it names no template");
+    if (r == 0 && strcmp(rec.id, id) != 0 &&
+        !(strcmp(rec.cgroup, id) == 0 && id_is_valid(id, "spr") && id_is_valid(rec.id, "sbx")))
         r = sp_error_set(err, SP_E_CORRUPT, "it is the record of %s", rec.id);
     if (r < 0) {
         const char *why = err ? err->text : "";

@@ -16,8 +16,12 @@ struct vm_record {
     enum request_mode mode;
     enum request_kernel kernel;
     enum request_accelerator accelerator;
-    char template[SHA256_HEX_SIZE];
-    char snapshot[BROKER_KEY_SIZE]; /* "" for a template boot */
+    char template[SHA256_HEX_SIZE]; /* "" for a blank */
+    char snapshot[BROKER_KEY_SIZE]; /* what it was started from; "" for a template boot and a blank */
+    char base
+        [BROKER_KEY_SIZE]; /* what its next snapshot is cloned from: its last one, at first the one it started from */
+    char cgroup[ID_SIZE];  /* its control group: the id it was born with, which a spare loses when it is bound */
+    bool spoiled;          /* a load was begun and not seen to its end: good for nothing but vm_stop */
     unsigned vcpus, memory_mib;
     uid_t uid;
     bool started; /* space-vm was executed; before that the record is of a start that may have been cut off */
@@ -29,5 +33,6 @@ struct vm_record {
 
 /* Into the open directory of the VM. */
 int vm_record_write(int dirfd, const struct vm_record *record, struct sp_error *err);
-/* SP_E_CORRUPT for anything that is not a whole record of the VM `id`. */
+/* SP_E_CORRUPT for anything that is not a whole record of the VM `id`, or of one that was born as `id`: a spare whose
+ * binding was begun is in its old directory with its new id. A blank has mode `blank` until it was loaded, then `clone`. */
 int vm_record_read(int dirfd, const char *id, struct vm_record *ret, struct sp_error *err);

@@ -9,7 +9,7 @@
 
 #define NUMBER_MAX ((1ull << 53) - 1) /* what every JSON implementation keeps exactly */
 
-enum field_type { FIELD_U64, FIELD_ID, FIELD_HEX, FIELD_CHOICE, FIELD_OBJECT, FIELD_IDS };
+enum field_type { FIELD_U64, FIELD_ID, FIELD_HEX, FIELD_KEY, FIELD_CHOICE, FIELD_OBJECT, FIELD_IDS };
 
 struct field_row {
     const char *key;
@@ -17,6 +17,7 @@ struct field_row {
     bool optional;
     uint64_t min, max;          /* U64: value; HEX: digits (max); OBJECT: bytes (max); IDS: items (max) */
     const char *const *choices; /* CHOICE: NULL-ended */
+    const char *prefix;         /* ID, KEY: the only kind of id; NULL: any of a VM, any of a snapshot */
     size_t offset;
 };
 
@@ -25,7 +26,8 @@ struct request_row {
     const struct field_row *fields; /* ended by a row without key */
 };
 
-const char *const request_mode_names[] = {"clone", "template_boot", NULL};
+const char *const request_mode_names[] = {"clone", "template_boot", "blank", NULL};
+const char *const request_then_names[] = {"resume", "stop", NULL};
 const char *const request_kernel_names[] = {"stock", "lean", NULL};
 const char *const request_accelerator_names[] = {"tcg", "kvm", NULL};
 
@@ -37,8 +39,8 @@ static const struct field_row list_fields[] = {{"after", FIELD_ID, .optional = t
 static const struct field_row start_fields[] = {
     {"id", FIELD_ID, AT(id)},
     {"mode", FIELD_CHOICE, .choices = request_mode_names, AT(mode)},
-    {"template", FIELD_HEX, .max = SHA256_HEX_SIZE - 1, AT(template)},
-    {"snapshot", FIELD_HEX, .optional = true, .max = BROKER_KEY_SIZE - 1, AT(snapshot)},
+    {"template", FIELD_HEX, .optional = true, .max = SHA256_HEX_SIZE - 1, AT(template)},
+    {"snapshot", FIELD_KEY, .optional = true, AT(snapshot)},
     {"kernel", FIELD_CHOICE, .choices = request_kernel_names, AT(kernel)},
     {"accelerator", FIELD_CHOICE, .choices = request_accelerator_names, AT(accelerator)},
     {"vcpus", FIELD_U64, .min = 1, .max = VM_CONFIG_VCPUS_MAX, AT(vcpus)},
@@ -49,8 +51,27 @@ static const struct field_row seal_fields[] = {{"id", FIELD_ID, AT(id)},
                                                {"snapshot", FIELD_HEX, .max = BROKER_KEY_SIZE - 1, AT(snapshot)},
                                                {"manifest", FIELD_OBJECT, .max = BROKER_MANIFEST_MAX, AT(manifest)},
                                                {0}};
-static const struct field_row snapshot_fields[] = {{"snapshot", FIELD_HEX, .max = BROKER_KEY_SIZE - 1, AT(snapshot)},
-                                                   {0}};
+static const struct field_row load_fields[] = {{"id", FIELD_ID, .prefix = "spr", AT(id)},
+                                               {"bind", FIELD_ID, .optional = true, .prefix = "sbx", AT(bind)},
+                                               {"template", FIELD_HEX, .max = SHA256_HEX_SIZE - 1, AT(template)},
+                                               {"snapshot", FIELD_KEY, AT(snapshot)},
+                                               {"config", FIELD_OBJECT, .max = BROKER_CONFIG_MAX, AT(config)},
+                                               {0}};
+static const struct field_row bind_fields[] = {{"id", FIELD_ID, .prefix = "spr", AT(id)},
+                                               {"sandbox", FIELD_ID, .prefix = "sbx", AT(sandbox)},
+                                               {0}};
+static const struct field_row take_fields[] = {{"id", FIELD_ID, AT(id)},
+                                               {"snapshot", FIELD_KEY, .prefix = "snp", AT(snapshot)},
+                                               {"then", FIELD_CHOICE, .choices = request_then_names, AT(then)},
+                                               {"manifest", FIELD_OBJECT, .max = BROKER_MANIFEST_MAX, AT(manifest)},
+                                               {0}};
+static const struct field_row copy_fields[] = {{"snapshot", FIELD_KEY, AT(snapshot)},
+                                               {"to", FIELD_KEY, .prefix = "snp", AT(to)},
+                                               {"manifest", FIELD_OBJECT, .optional = true, .max = BROKER_MANIFEST_MAX,
+                                                AT(manifest)},
+                                               {0}};
+static const struct field_row snapshot_fields[] = {{"snapshot", FIELD_KEY, AT(snapshot)}, {0}};
+static const struct field_row keys_fields[] = {{"after", FIELD_KEY, .optional = true, .prefix = "snp", AT(after)}, {0}};
 static const struct field_row template_fields[] = {{"template", FIELD_HEX, .max = SHA256_HEX_SIZE - 1, AT(template)},
                                                    {0}};
 static const struct field_row sweep_fields[] = {{"known", FIELD_IDS, .max = BROKER_KNOWN_MAX, AT(known)}, {0}};
@@ -58,9 +79,15 @@ static const struct field_row sweep_fields[] = {{"known", FIELD_IDS, .max = BROK
 static const struct request_row rows[REQUEST_COUNT_] = {
     [REQUEST_HELLO] = {"hello", hello_fields},
     [REQUEST_VM_START] = {"vm_start", start_fields},
+    [REQUEST_VM_LOAD] = {"vm_load", load_fields},
+    [REQUEST_VM_BIND] = {"vm_bind", bind_fields},
+    [REQUEST_VM_SNAPSHOT] = {"vm_snapshot", take_fields},
     [REQUEST_VM_STOP] = {"vm_stop", id_fields},
     [REQUEST_VM_LIST] = {"vm_list", list_fields},
     [REQUEST_SNAPSHOT_SEAL] = {"snapshot_seal", seal_fields},
+    [REQUEST_SNAPSHOT_COPY] = {"snapshot_copy", copy_fields},
+    [REQUEST_SNAPSHOT_STAT] = {"snapshot_stat", snapshot_fields},
+    [REQUEST_SNAPSHOT_LIST] = {"snapshot_list", keys_fields},
     [REQUEST_SNAPSHOT_REMOVE] = {"snapshot_remove", snapshot_fields},
     [REQUEST_TEMPLATE_LIST] = {"template_list", no_fields},
     [REQUEST_TEMPLATE_REMOVE] = {"template_remove", template_fields},
@@ -72,12 +99,20 @@ const char *request_type_name(enum request_type type) {
     return rows[type].name;
 }
 
-bool request_key_is_valid(const char *hex, size_t digits) {
+bool request_hex_is_valid(const char *hex, size_t digits) {
     return strlen(hex) == digits && strspn(hex, "0123456789abcdef") == digits;
 }
 
+bool request_key_is_sandboxes(const char *key) {
+    return id_is_valid(key, "snp");
+}
+
+bool request_key_is_valid(const char *key) {
+    return request_hex_is_valid(key, BROKER_KEY_SIZE - 1) || request_key_is_sandboxes(key);
+}
+
 bool request_id_is_valid(const char *id) {
-    return id_is_valid(id, "sbx") || id_is_valid(id, "tpb");
+    return id_is_valid(id, "sbx") || id_is_valid(id, "tpb") || id_is_valid(id, "spr");
 }
 
 static void *field_at(struct request *request, const struct field_row *row) {
@@ -89,8 +124,20 @@ static int parse_id(const json_t *obj, const struct field_row *row, struct reque
     int r = json_get_string(obj, "", row->key, 1, ID_SIZE - 1, &text, err);
     if (r < 0)
         return r;
-    if (!request_id_is_valid(text) || !text_copy(field_at(request, row), ID_SIZE, text))
+    if (!(row->prefix ? id_is_valid(text, row->prefix) : request_id_is_valid(text)) ||
+        !text_copy(field_at(request, row), ID_SIZE, text))
         return sp_error_field(err, SP_E_INVALID, row->key, "%s must be the id of a VM", row->key);
+    return 0;
+}
+
+static int parse_key(const json_t *obj, const struct field_row *row, struct request *request, struct sp_error *err) {
+    const char *text;
+    int r = json_get_string(obj, "", row->key, 1, BROKER_KEY_SIZE - 1, &text, err);
+    if (r < 0)
+        return r;
+    if (!(row->prefix ? id_is_valid(text, row->prefix) : request_key_is_valid(text)) ||
+        !text_copy(field_at(request, row), BROKER_KEY_SIZE, text))
+        return sp_error_field(err, SP_E_INVALID, row->key, "%s must be the key of a snapshot", row->key);
     return 0;
 }
 
@@ -99,7 +146,7 @@ static int parse_hex(const json_t *obj, const struct field_row *row, struct requ
     int r = json_get_string(obj, "", row->key, row->max, row->max, &text, err);
     if (r < 0)
         return r;
-    if (!request_key_is_valid(text, row->max) || !text_copy(field_at(request, row), row->max + 1, text))
+    if (!request_hex_is_valid(text, row->max) || !text_copy(field_at(request, row), row->max + 1, text))
         return sp_error_field(err, SP_E_INVALID, row->key, "%s must be %llu lowercase hex digits", row->key,
                               (unsigned long long)row->max);
     return 0;
@@ -162,7 +209,7 @@ static int parse_u64(const json_t *obj, const struct field_row *row, struct requ
 
 static int (*const parse_field[])(const json_t *obj, const struct field_row *row, struct request *request,
                                   struct sp_error *err) = {
-    [FIELD_U64] = parse_u64,       [FIELD_ID] = parse_id,         [FIELD_HEX] = parse_hex,
+    [FIELD_U64] = parse_u64,       [FIELD_ID] = parse_id,         [FIELD_HEX] = parse_hex, [FIELD_KEY] = parse_key,
     [FIELD_CHOICE] = parse_choice, [FIELD_OBJECT] = parse_object, [FIELD_IDS] = parse_ids,
 };
 
@@ -182,15 +229,25 @@ static int parse_fields(const json_t *obj, struct request *request, struct sp_er
     return r;
 }
 
-/* What no single field can say. */
+/* What no single field can say: which ids and which sources each mode has. */
 static int check_start(const struct request *request, struct sp_error *err) {
-    bool boot = request->mode == MODE_TEMPLATE_BOOT;
-    if (!id_is_valid(request->id, boot ? "tpb" : "sbx"))
-        return sp_error_field(err, SP_E_INVALID, "id", "a %s has an id of the form %s_…",
-                              request_mode_names[request->mode], boot ? "tpb" : "sbx");
-    if (boot == (request->snapshot[0] != '\0'))
-        return sp_error_field(err, SP_E_INVALID, "snapshot", "snapshot must be %s for %s", boot ? "left out" : "given",
-                              request_mode_names[request->mode]);
+    static const struct {
+        const char *prefix;
+        bool template, snapshot;
+    } modes[] = {[MODE_CLONE] = {"sbx", true, true},
+                 [MODE_TEMPLATE_BOOT] = {"tpb", true, false},
+                 [MODE_BLANK] = {"spr", false, false}};
+    const char *mode = request_mode_names[request->mode];
+
+    if (!id_is_valid(request->id, modes[request->mode].prefix))
+        return sp_error_field(err, SP_E_INVALID, "id", "a %s has an id of the form %s_…", mode,
+                              modes[request->mode].prefix);
+    if (modes[request->mode].template != (request->template[0] != '\0'))
+        return sp_error_field(err, SP_E_INVALID, "template", "template must be %s for %s",
+                              modes[request->mode].template ? "given" : "left out", mode);
+    if (modes[request->mode].snapshot != (request->snapshot[0] != '\0'))
+        return sp_error_field(err, SP_E_INVALID, "snapshot", "snapshot must be %s for %s",
+                              modes[request->mode].snapshot ? "given" : "left out", mode);
     return 0;
 }
 

@@ -7,7 +7,7 @@
 #include "broker/vm_ops.h"
 #include "host/stat.h"
 
-#define PAGE_MAX 100 /* VMs in one reply: ≤ 250 bytes each */
+#define PAGE_MAX 100 /* VMs in one reply: ≤ 300 bytes each */
 
 static void on_hello(struct broker *b, struct request *request, const struct reply_to *to) {
     struct sp_error err;
@@ -32,9 +32,12 @@ static void on_vm_stop(struct broker *b, struct request *request, const struct r
 static bool vm_counts_as_alive(const struct vm *vm) {
     switch (vm->phase) {
     case VM_CHECKING:
+        return !vm->loading || vm->pidfd >= 0;
     case VM_STARTING:
         return true; /* about to be; a node must not take it for dead */
     case VM_KEPT:
+    case VM_LOADING:
+    case VM_SNAPSHOT:
         return vm->pidfd >= 0 && !process_is_dead(vm->pidfd);
     default:
         return false;
@@ -53,15 +56,22 @@ static void on_vm_list(struct broker *b, struct request *request, const struct r
             more = true;
             break;
         }
-        (void)json_array_append_new(list,
-                                    json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:b, s:I, s:I}", "id", rec->id, "mode",
-                                              request_mode_names[rec->mode], "phase", vm_phase_name(vm->phase), "pid",
-                                              (json_int_t)rec->process.pid, "start_time",
-                                              (json_int_t)rec->process.start_time, "vmm_pid", (json_int_t)rec->vmm_pid,
-                                              "alive", vm_counts_as_alive(vm), "uid", (json_int_t)rec->uid,
-                                              "created_realtime_ns", (json_int_t)rec->created_ns));
+        (void)json_array_append_new(
+            list, json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:b, s:I, s:I}", "id", rec->id, "mode",
+                            request_mode_names[rec->mode], "snapshot", rec->snapshot, "phase", vm_phase_name(vm->phase),
+                            "pid", (json_int_t)rec->process.pid, "start_time", (json_int_t)rec->process.start_time,
+                            "vmm_pid", (json_int_t)rec->vmm_pid, "alive", vm_counts_as_alive(vm), "uid",
+                            (json_int_t)rec->uid, "created_realtime_ns", (json_int_t)rec->created_ns));
     }
     server_reply(b->server, to, json_pack("{s:o, s:b}", "vms", list, "more", more));
+}
+
+static void on_snapshot_stat(struct broker *b, struct request *request, const struct reply_to *to) {
+    store_ops_stat(b, request->snapshot, to);
+}
+
+static void on_snapshot_list(struct broker *b, struct request *request, const struct reply_to *to) {
+    store_ops_list_snapshots(b, request->after, to);
 }
 
 static void on_snapshot_remove(struct broker *b, struct request *request, const struct reply_to *to) {
@@ -99,9 +109,15 @@ static void on_sweep(struct broker *b, struct request *request, const struct rep
 static void (*const handlers[REQUEST_COUNT_])(struct broker *b, struct request *request, const struct reply_to *to) = {
     [REQUEST_HELLO] = on_hello,
     [REQUEST_VM_START] = vm_ops_start,
+    [REQUEST_VM_LOAD] = vm_ops_load,
+    [REQUEST_VM_BIND] = vm_ops_bind,
+    [REQUEST_VM_SNAPSHOT] = vm_ops_snapshot,
     [REQUEST_VM_STOP] = on_vm_stop,
     [REQUEST_VM_LIST] = on_vm_list,
     [REQUEST_SNAPSHOT_SEAL] = vm_ops_seal,
+    [REQUEST_SNAPSHOT_COPY] = store_ops_copy,
+    [REQUEST_SNAPSHOT_STAT] = on_snapshot_stat,
+    [REQUEST_SNAPSHOT_LIST] = on_snapshot_list,
     [REQUEST_SNAPSHOT_REMOVE] = on_snapshot_remove,
     [REQUEST_TEMPLATE_LIST] = on_template_list,
     [REQUEST_TEMPLATE_REMOVE] = on_template_remove,

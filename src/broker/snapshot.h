@@ -1,18 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Snapshots in the store: sealing a stopped template boot into one, checking one, removing one. The manifest is what
- * makes a snapshot exist; it appears last, with a rename of the whole directory. Blocking; runs in jobs.
+ * Snapshots in the store: sealing a stopped template boot into one, taking one of a live VM (snapshot_take.h), checking,
+ * copying, removing one. The manifest is what makes a snapshot exist; it appears last, with a rename of the whole
+ * directory. Blocking; runs in jobs.
  *
- * manifest.json: {"format": 1, "key", "template", "kernel", "vcpus", "memory_mib", "created_realtime_ns",
+ * manifest.json: {"format": 2, "key", "template", "kernel", "vcpus", "memory_mib", "created_realtime_ns", "base"?,
  *   "files": {"memory"|"devices"|"disk.img": {"size", "sha256_pieces"}}, "node": the node's manifest as it gave it}
- * sha256_pieces: see host/piece_hash.h.
+ * sha256_pieces: see host/piece_hash.h; the digests of memory's and disk.img's pieces are kept beside them.
  */
 #pragma once
 #include "broker/layout.h"
 #include "broker/record.h"
 #include <jansson.h>
 
-#define SNAPSHOT_FORMAT 1
+#define SNAPSHOT_FORMAT 2 /* 1: pieces of 1 MiB, their digests not kept */
+#define SNAPSHOT_PIECES_SUFFIX ".pieces"
 
 struct snapshot_seal {
     const struct layout *layout;
@@ -35,8 +37,10 @@ int snapshot_template(const struct layout *layout, const char *key, char dst[SHA
 /* Takes the manifest away first. A missing snapshot is fine. */
 int snapshot_remove(const struct layout *layout, const char *key, struct sp_error *err);
 
-/* Name of the directory a boot is sealed in before it has the snapshot's name. */
+/* Name of the directory in which a snapshot of a VM is made before it has the snapshot's name. */
 #define SNAPSHOT_TEMP_SIZE (BROKER_KEY_SIZE + ID_SIZE + 8)
-void snapshot_temp_name(char dst[SNAPSHOT_TEMP_SIZE], const char *key, const char *boot_id);
-/* The boot's id in such a name, or NULL. */
-const char *snapshot_temp_boot(const char *name, char dst[ID_SIZE]);
+void snapshot_temp_name(char dst[SNAPSHOT_TEMP_SIZE], const char *key, const char *vm_id);
+/* The VM's id in such a name, or NULL. */
+const char *snapshot_temp_vm(const char *name, char dst[ID_SIZE]);
+/* Removes every half-made snapshot of a VM; of all VMs but template boots, and half-made copies, when id is NULL. */
+int snapshot_remove_temps(const struct layout *layout, const char *id, struct sp_error *err);

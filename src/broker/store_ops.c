@@ -156,7 +156,7 @@ static int for_each_name(int parent, void (*fn)(void *ctx, const char *name), vo
 }
 
 static void note_snapshot(void *ctx, const char *name) {
-    if (request_key_is_valid(name, BROKER_KEY_SIZE - 1))
+    if (request_key_is_valid(name))
         (void)store_ops_snapshot(ctx, name);
 }
 
@@ -205,7 +205,7 @@ void store_ops_remove_snapshot(struct broker *b, const char *key, const struct r
     struct snapshot_entry *e = store_ops_snapshot(b, key);
     struct sp_error err = {0};
 
-    if (vm_table_uses_snapshot(&b->vms, key))
+    if (vm_table_uses_snapshot(&b->vms, key) || store_ops_is_copied(b, key) || store_ops_is_made(b, key))
         (void)sp_error_set(&err, SP_E_CONFLICT, "snapshot %s is in use", key);
     else if (e && e->trust == TRUST_REMOVING)
         (void)sp_error_set(&err, SP_E_CONFLICT, "snapshot %s is being removed", key);
@@ -234,7 +234,7 @@ static void remove_if_of_template(void *ctx, const char *name) {
     const struct layout *layout = &rm->job->broker->layout;
     char digest[SHA256_HEX_SIZE];
 
-    if (rm->result < 0 || !request_key_is_valid(name, BROKER_KEY_SIZE - 1))
+    if (rm->result < 0 || !request_hex_is_valid(name, BROKER_KEY_SIZE - 1)) /* a sandbox's snapshots stay */
         return;
     if (snapshot_template(layout, name, digest, NULL) == 0 && strcmp(digest, rm->job->digest) == 0)
         rm->result = snapshot_remove(layout, name, rm->err);
@@ -318,7 +318,7 @@ static void list_template(void *ctx, const char *name) {
     struct listing *list = ctx;
     char path[SHA256_HEX_SIZE + 16];
 
-    if (request_key_is_valid(name, SHA256_HEX_SIZE - 1) &&
+    if (request_hex_is_valid(name, SHA256_HEX_SIZE - 1) &&
         text_printf(path, sizeof(path), "%s/" LAYOUT_MANIFEST, name) &&
         faccessat(list->layout->templates, path, F_OK, AT_SYMLINK_NOFOLLOW) == 0)
         list_name(list, list->templates, name);
@@ -326,7 +326,7 @@ static void list_template(void *ctx, const char *name) {
 
 static void list_snapshot(void *ctx, const char *name) {
     struct listing *list = ctx;
-    if (request_key_is_valid(name, BROKER_KEY_SIZE - 1) && snapshot_exists(list->layout, name))
+    if (request_hex_is_valid(name, BROKER_KEY_SIZE - 1) && snapshot_exists(list->layout, name))
         list_name(list, list->snapshots, name);
 }
 

@@ -12,5 +12,13 @@ void store_ops_check_all(struct broker *broker);
 void store_ops_sealed(struct broker *broker, const char *key);
 void store_ops_remove_snapshot(struct broker *broker, const char *key, const struct reply_to *to);
 void store_ops_remove_template(struct broker *broker, const char *digest, const struct reply_to *to);
+/* copy_ops.c: */
+void store_ops_copy(struct broker *broker, struct request *request, const struct reply_to *to);
+void store_ops_stat(struct broker *broker, const char *key, const struct reply_to *to);
+void store_ops_list_snapshots(struct broker *broker, const char *after, const struct reply_to *to);
+/* Answers a request to make a snapshot that is there already. */
+void store_ops_stat_existing(struct broker *broker, const char *key, const struct reply_to *to);
+bool store_ops_is_made(const struct broker *broker, const char *key);   /* by a seal, a VM's snapshot or a copy */
+bool store_ops_is_copied(const struct broker *broker, const char *key); /* is the source of a copy */
 void store_ops_list(struct broker *broker, const struct reply_to *to);
 void store_ops_free(struct broker *broker);

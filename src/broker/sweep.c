@@ -53,7 +53,7 @@ static int store_work(void *arg, json_t **ret_result, struct sp_error *err) {
         return sp_error_errno(err, errno, "opendir", "snapshots");
     }
     while (r == 0 && (entry = readdir(dir)))
-        if (request_key_is_valid(entry->d_name, BROKER_KEY_SIZE - 1) && !snapshot_exists(layout, entry->d_name))
+        if (request_key_is_valid(entry->d_name) && !snapshot_exists(layout, entry->d_name))
             r = snapshot_remove(layout, entry->d_name, err);
     return r;
 }
@@ -87,7 +87,7 @@ static void on_removed(void *ctx, const char *id, const struct sp_error *error) 
 }
 
 static bool is_known(const struct sweep *sweep, const char *id) {
-    if (vm_table_find(&sweep->broker->vms, id))
+    if (vm_table_find(&sweep->broker->vms, id) || vm_table_find_cgroup(&sweep->broker->vms, id))
         return true;
     for (size_t i = 0; i < sweep->request->n_known; i++)
         if (strcmp(sweep->request->known[i], id) == 0)

@@ -22,16 +22,29 @@ struct vm_child_plan {
     const char *scratch;         /* where roots are built */
     const char *log_level;       /* for space-vm's environment */
     bool pass_sanitizer_options; /* *SAN_OPTIONS too: test builds */
-    uint64_t disk_size;
+    uint64_t disk_size;          /* 0: not known yet, a blank */
     /* Borrowed descriptors. */
-    int null, log, control, guest, devices, config;
-    int program; /* space-vm */
+    int null, log, control, guest, config;
+    int memory, disk, devices; /* -1 for a blank */
+    int program;               /* space-vm */
     bool program_static;
-    int disk, memory, kernel, initrd, preload; /* mounts (jail_file_mount) that appear in the VMM's root */
+    int kernel, initrd,
+        preload; /* mounts (jail_file_mount) that appear in the VMM's root; the first two of a boot only */
 };
 
 /* Numbers the descriptors have in space-vm; 0 and 1 are /dev/null, 2 is the log. */
-enum vm_child_fd { VM_FD_CONTROL = 3, VM_FD_GUEST, VM_FD_STUB, VM_FD_TAP, VM_FD_DEVICES, VM_FD_CONFIG, VM_FD_COUNT_ };
+enum vm_child_fd {
+    VM_FD_CONTROL = 3,
+    VM_FD_GUEST,
+    VM_FD_STUB,
+    VM_FD_TAP,
+    VM_FD_CONFIG,
+    VM_FD_COUNT_BLANK, /* where a blank's end */
+    VM_FD_MEMORY = VM_FD_COUNT_BLANK,
+    VM_FD_DISK,
+    VM_FD_DEVICES,
+    VM_FD_COUNT_
+};
 #define VM_CHILD_DIR "/vm" /* in the VMM's root */
 
 struct vm_child {

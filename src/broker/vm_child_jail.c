@@ -23,6 +23,8 @@
 #define DESCRIPTORS_MAX 1024
 #define PROCESSES_MAX 256
 #define FILE_SIZE_MIN (64ull * 1024 * 1024) /* the log has to fit too */
+#define FILE_SIZE_BLANK                                                                                                \
+    (16ull * 1024 * 1024 * 1024 * 1024) /* of a disk that is not known yet: the file system's own limit */
 #define KVM_MAJOR 10
 #define KVM_MINOR 232
 
@@ -44,6 +46,8 @@ static struct jail_identity child_identity(const struct vm_child_plan *plan) {
         size = plan->disk_size;
     if (size < FILE_SIZE_MIN)
         size = FILE_SIZE_MIN;
+    if (plan->record->mode == MODE_BLANK)
+        size = FILE_SIZE_BLANK;
     return (struct jail_identity){.uid = plan->record->uid,
                                   .file_size_max = size,
                                   .descriptors_max = DESCRIPTORS_MAX,
@@ -53,15 +57,15 @@ static struct jail_identity child_identity(const struct vm_child_plan *plan) {
 
 /* --- the stub ----------------------------------------------------------------------------------------------------- */
 
+/* Neither RAM nor disk: both reach the VMM by descriptor. */
 static int enter_vmm_root(const struct vm_child_plan *plan, struct sp_error *err) {
     const uid_t uid = plan->record->uid;
-    const struct jail_item items[] = {
+    const bool kvm = plan->record->accelerator == ACCELERATOR_KVM;
+    const struct jail_item all[] = {
         {JAIL_BIND_DIR, "usr", .source = "/usr"},
         {JAIL_LINK_OR_DIR, "lib", .source = "/lib"},
         {JAIL_LINK_OR_DIR, "lib64", .source = "/lib64"},
         {JAIL_DIR, "vm"},
-        {JAIL_FILE, "vm/disk.img", .mount_fd = plan->disk},
-        {JAIL_FILE, "vm/memory", .mount_fd = plan->memory},
         {JAIL_FILE, "vm/kernel", .mount_fd = plan->kernel},
         {JAIL_FILE, "vm/initrd", .mount_fd = plan->initrd},
         {JAIL_FILE, "vm/preload.so", .mount_fd = plan->preload},
@@ -70,7 +74,12 @@ static int enter_vmm_root(const struct vm_child_plan *plan, struct sp_error *err
         /* Last, because left out without it. Owned by the VM: /dev/kvm of the host belongs to a group it is not in. */
         {JAIL_DEVICE, "dev/kvm", .device = makedev(KVM_MAJOR, KVM_MINOR), .owner = uid, .mode = 0600},
     };
-    size_t n = ARRAY_SIZE(items) - (plan->record->accelerator == ACCELERATOR_KVM ? 0 : 1);
+    struct jail_item items[ARRAY_SIZE(all)];
+    size_t n = 0;
+
+    for (size_t i = 0; i < ARRAY_SIZE(all) - (kvm ? 0 : 1); i++)
+        if (all[i].kind != JAIL_FILE || all[i].mount_fd >= 0)
+            items[n++] = all[i];
     return jail_root_enter(items, n, plan->scratch, err);
 }
 
@@ -222,15 +231,18 @@ _Noreturn void vm_child_main(const struct vm_child_plan *plan, int sync) {
                              [VM_FD_GUEST] = plan->guest,
                              [VM_FD_STUB] = -1,
                              [VM_FD_TAP] = -1,
-                             [VM_FD_DEVICES] = plan->devices,
-                             [VM_FD_CONFIG] = plan->config};
+                             [VM_FD_CONFIG] = plan->config,
+                             [VM_FD_MEMORY] = plan->memory,
+                             [VM_FD_DISK] = plan->disk,
+                             [VM_FD_DEVICES] = plan->devices};
+    const size_t n_fds = plan->record->mode == MODE_BLANK ? VM_FD_COUNT_BLANK : VM_FD_COUNT_;
     int keep[] = {plan->program, sync};
     struct sp_error err = {0};
     pid_t stub = -1;
     int r = set_up(plan, sync, fds, &stub, &err);
 
     if (r == 0)
-        r = jail_place_fds(fds, ARRAY_SIZE(fds), keep, ARRAY_SIZE(keep), &err);
+        r = jail_place_fds(fds, n_fds, keep, ARRAY_SIZE(keep), &err);
     if (r < 0)
         child_fail(sync, &err);
     r = jail_drop(&identity, &err);

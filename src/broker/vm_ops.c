@@ -19,6 +19,7 @@
 #define REMOVE_TIMEOUT_MS 60000 /* files of a large disk; processes have VM_REMOVE_DEATH_MS of it */
 #define SEAL_DEATH_MS 5000      /* for a saved boot to end */
 #define SEAL_TIMEOUT_MS 600000
+#define HURRY_MS 3000 /* what a snapshot or a load still has when the VM is to be stopped */
 
 static void begin_removal(struct vm *vm);
 static void tell_waiters(struct vm *vm, bool existed, const struct sp_error *error);
@@ -88,13 +89,12 @@ static void launch_start(struct vm *vm) {
         refuse_start(vm, &err);
 }
 
-static int check_snapshot(struct broker *b, const struct request *request, struct snapshot_entry **ret,
-                          struct sp_error *err) {
-    struct snapshot_entry *snapshot = store_ops_snapshot(b, request->snapshot);
+int vm_ops_source(struct broker *b, const char *key, struct snapshot_entry **ret, struct sp_error *err) {
+    struct snapshot_entry *snapshot = store_ops_snapshot(b, key);
     if (!snapshot)
-        return sp_error_set(err, SP_E_NOT_FOUND, "there is no snapshot %s", request->snapshot);
+        return sp_error_field(err, SP_E_NOT_FOUND, "snapshot", "there is no snapshot %s", key);
     if (snapshot->trust == TRUST_REMOVING)
-        return sp_error_set(err, SP_E_CONFLICT, "snapshot %s is being removed", request->snapshot);
+        return sp_error_set(err, SP_E_CONFLICT, "snapshot %s is being removed", key);
     if (snapshot->trust == TRUST_BROKEN) {
         *err = snapshot->why;
         return -(int)err->code;
@@ -110,14 +110,15 @@ static int check_start(struct broker *b, const struct request *request, struct s
 
     if (other)
         return sp_error_set(err, SP_E_CONFLICT, "%s exists (%s)", request->id, vm_phase_name(other->phase));
-    if (strcmp(b->removing_template, request->template) == 0)
+    if (request->template[0] && strcmp(b->removing_template, request->template) == 0)
         return sp_error_set(err, SP_E_CONFLICT, "template %s is being removed", request->template);
     if (request->accelerator == ACCELERATOR_KVM && !b->has_kvm)
         return sp_error_set(err, SP_E_UNSUPPORTED, "this host has no /dev/kvm");
-    if (b->vms.n >= b->settings.max_sandboxes + BOOTS_EXTRA)
+    if (request->mode == MODE_BLANK ? b->vms.n_spares >= b->settings.max_sandboxes + BOOTS_EXTRA
+                                    : b->vms.n - b->vms.n_spares >= b->settings.max_sandboxes + BOOTS_EXTRA)
         return sp_error_set(err, SP_E_NO_CAPACITY, "%zu VMs are here already", b->vms.n);
     if (request->mode == MODE_CLONE) {
-        int r = check_snapshot(b, request, ret_snapshot, err);
+        int r = vm_ops_source(b, request->snapshot, ret_snapshot, err);
         if (r < 0)
             return r;
     }
@@ -145,6 +146,8 @@ void vm_ops_start(struct broker *b, struct request *request, const struct reply_
     vm->record.created_ns = clock_realtime_ns();
     memcpy(vm->record.template, request->template, sizeof(vm->record.template));
     memcpy(vm->record.snapshot, request->snapshot, sizeof(vm->record.snapshot));
+    memcpy(vm->record.base, request->snapshot, sizeof(vm->record.base));
+    memcpy(vm->record.cgroup, request->id, sizeof(vm->record.cgroup));
     memcpy(vm->record.boot_id, b->boot_id, sizeof(vm->record.boot_id));
     vm->starter = *to;
     vm->config = TAKE_PTR(request->config);
@@ -156,19 +159,22 @@ void vm_ops_start(struct broker *b, struct request *request, const struct reply_
     store_ops_check(b, snapshot);
 }
 
+static void go_on(struct vm *vm, const struct snapshot_entry *snapshot) {
+    struct sp_error stopped;
+
+    (void)sp_error_set(&stopped, SP_E_CONFLICT, "%s was stopped before it started", vm->record.id);
+    if (vm->waiters || snapshot->trust != TRUST_GOOD)
+        (vm->loading ? vm_ops_refuse_load : refuse_start)(vm, vm->waiters ? &stopped : &snapshot->why);
+    else
+        (vm->loading ? vm_ops_launch_load : launch_start)(vm);
+}
+
 void vm_ops_snapshot_checked(struct broker *b, const struct snapshot_entry *snapshot) {
     struct vm *next;
     for (struct vm *vm = b->vms.first; vm; vm = next) {
         next = vm->next;
-        if (vm->phase != VM_CHECKING || strcmp(vm->record.snapshot, snapshot->key) != 0)
-            continue;
-        if (vm->waiters || snapshot->trust != TRUST_GOOD) {
-            struct sp_error stopped;
-            (void)sp_error_set(&stopped, SP_E_CONFLICT, "%s was stopped before it started", vm->record.id);
-            refuse_start(vm, vm->waiters ? &stopped : &snapshot->why);
-        } else {
-            launch_start(vm);
-        }
+        if (vm->phase == VM_CHECKING && strcmp(vm->record.snapshot, snapshot->key) == 0)
+            go_on(vm, snapshot);
     }
 }
 
@@ -179,6 +185,7 @@ static int remove_work(void *arg, json_t **ret_result, struct sp_error *err) {
     const struct vm_remove remove = {.layout = &vm->broker->layout,
                                      .cgroups = vm->broker->cgroups,
                                      .id = vm->record.id,
+                                     .cgroup = vm->unknown ? NULL : vm->record.cgroup,
                                      .process = vm->record.process.pid > 0 ? &vm->record.process : NULL};
     bool existed = false;
     int r = vm_remove(&remove, &existed, err);
@@ -235,6 +242,11 @@ static void begin_removal(struct vm *vm) {
         remove_done(vm, NULL, &err);
 }
 
+void vm_ops_settle(struct vm *vm) {
+    if (vm->waiters)
+        begin_removal(vm);
+}
+
 void vm_ops_remove(struct broker *b, const char *id, const struct vm_waiter *waiter) {
     struct vm *vm = vm_table_find(&b->vms, id);
     struct vm_waiter *w = malloc(sizeof(*w));
@@ -248,12 +260,20 @@ void vm_ops_remove(struct broker *b, const char *id, const struct vm_waiter *wai
     *w = *waiter;
     w->next = vm->waiters;
     vm->waiters = w;
-    /* A job is at it in every other phase, and its end looks at the waiters. */
+    /* A job is at it in every other phase, and its end looks at the waiters. A removal waits for what may take long only so
+     * much longer. */
     if (vm->phase == VM_KEPT)
         begin_removal(vm);
+    else if (vm->phase == VM_SNAPSHOT || vm->phase == VM_LOADING)
+        jobs_hurry(b->jobs, vm, HURRY_MS);
 }
 
+/* What was a spare of this id has become a sandbox's VM: it is not this id's to stop any more. */
 void vm_ops_stop(struct broker *b, const char *id, const struct reply_to *to) {
+    if (!vm_table_find(&b->vms, id) && vm_table_find_cgroup(&b->vms, id)) {
+        server_reply(b->server, to, json_pack("{s:b}", "existed", false));
+        return;
+    }
     vm_ops_remove(b, id, &(struct vm_waiter){.to = *to});
 }
 
@@ -335,7 +355,7 @@ void vm_ops_seal(struct broker *b, struct request *request, const struct reply_t
         return;
     }
     if (!vm)
-        (void)sp_error_set(&err, SP_E_NOT_FOUND, "there is no VM %s", request->id);
+        (void)sp_error_field(&err, SP_E_NOT_FOUND, "id", "there is no VM %s", request->id);
     else
         (void)check_seal(b, vm, request, &err);
     if (vm && err.code == SP_OK) {

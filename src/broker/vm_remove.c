@@ -8,7 +8,6 @@
 #include "broker/fault.h"
 #include "broker/snapshot.h"
 #include "broker/vm_log.h"
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -32,11 +31,11 @@ static int end_process(const struct vm_remove *rm, struct deadline deadline, boo
 static int end_members(const struct vm_remove *rm, struct deadline deadline, bool *existed, struct sp_error *err) {
     for (;;) {
         bool empty;
-        int r = cgroup_is_empty(rm->cgroups, rm->id, &empty, err);
+        int r = cgroup_is_empty(rm->cgroups, rm->cgroup, &empty, err);
         if (r < 0 || empty)
             return r;
         *existed = true;
-        r = cgroup_kill(rm->cgroups, rm->id, err);
+        r = cgroup_kill(rm->cgroups, rm->cgroup, err);
         if (r < 0)
             return r;
         if (deadline_passed(deadline))
@@ -49,7 +48,7 @@ static int end_members(const struct vm_remove *rm, struct deadline deadline, boo
 static int remove_cgroup(const struct vm_remove *rm, struct sp_error *err) {
     struct deadline deadline = deadline_in_ms(CGROUP_BUSY_MS);
     int r;
-    while ((r = cgroup_remove(rm->cgroups, rm->id, err)) == -SP_E_CONFLICT && !deadline_passed(deadline))
+    while ((r = cgroup_remove(rm->cgroups, rm->cgroup, err)) == -SP_E_CONFLICT && !deadline_passed(deadline))
         (void)usleep(POLL_US);
     return r;
 }
@@ -61,50 +60,52 @@ static int remove_dir(int parent, const char *name, bool *existed, struct sp_err
     return dir_remove_tree(parent, name, err);
 }
 
-/* What a seal of this boot left when it was cut off. */
-static int remove_sealing(const struct vm_remove *rm, struct sp_error *err) {
-    _cleanup_closedir_ DIR *dir = NULL;
-    struct dirent *entry;
-    int r = 0, fd;
-
-    if (!id_is_valid(rm->id, "tpb"))
-        return 0;
-    fd = openat(rm->layout->snapshots, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    dir = fd < 0 ? NULL : fdopendir(fd);
-    if (!dir) {
-        (void)close_fd(fd);
-        return sp_error_errno(err, errno, "opendir", "snapshots");
-    }
-    while (r == 0 && (entry = readdir(dir))) {
-        char id[ID_SIZE];
-        if (snapshot_temp_boot(entry->d_name, id) && strcmp(id, rm->id) == 0)
-            r = dir_remove_tree(rm->layout->snapshots, entry->d_name, err);
-    }
-    return r;
+/* Of a VM that nobody knows any more. */
+static void find_cgroup(const struct vm_remove *rm, char dst[ID_SIZE]) {
+    _cleanup_close_ int dir = openat(rm->layout->sandboxes, rm->id, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    struct vm_record record;
+    bool known = dir >= 0 && vm_record_read(dir, rm->id, &record, NULL) == 0;
+    (void)text_copy(dst, ID_SIZE, known ? record.cgroup : rm->id);
 }
 
-int vm_remove(const struct vm_remove *rm, bool *ret_existed, struct sp_error *err) {
-    struct deadline deadline = deadline_in_ms(VM_REMOVE_DEATH_MS);
+/* A spare whose binding was cut off has some of it under the name it was born with. */
+static int remove_dirs(const struct vm_remove *rm, int parent, bool *existed, struct sp_error *err) {
+    int r = remove_dir(parent, rm->id, existed, err);
+    return r < 0 || strcmp(rm->id, rm->cgroup) == 0 ? r : remove_dir(parent, rm->cgroup, existed, err);
+}
+
+static int remove_rest(const struct vm_remove *rm, bool *existed, struct sp_error *err) {
     struct sp_error log_err = {0};
-    bool existed = false;
-    int r = end_process(rm, deadline, &existed, err);
+    int r = remove_cgroup(rm, err);
 
     if (r == 0)
-        r = end_members(rm, deadline, &existed, err);
+        r = remove_dirs(rm, rm->layout->run_vm, existed, err);
     if (r == 0)
-        r = fault_point("remove.dead", err);
-    if (r == 0)
-        r = remove_cgroup(rm, err);
-    if (r == 0)
-        r = remove_dir(rm->layout->run_vm, rm->id, &existed, err);
-    if (r == 0)
-        r = remove_sealing(rm, err);
+        r = snapshot_remove_temps(rm->layout, rm->id, err);
     if (r == 0)
         r = fault_point("remove.files", err);
     if (r == 0 && vm_log_keep(rm->layout, rm->id, &log_err) < 0)
         log_error(LOG_L_WARN, "vm_log_lost", &log_err, "sandbox_id", rm->id, NULL); /* no reason to keep the VM */
+    return r < 0 ? r : remove_dirs(rm, rm->layout->sandboxes, existed, err);
+}
+
+int vm_remove(const struct vm_remove *remove, bool *ret_existed, struct sp_error *err) {
+    struct deadline deadline = deadline_in_ms(VM_REMOVE_DEATH_MS);
+    struct vm_remove rm = *remove;
+    char cgroup[ID_SIZE];
+    bool existed = false;
+    int r;
+
+    if (!rm.cgroup)
+        find_cgroup(&rm, cgroup);
+    rm.cgroup = rm.cgroup ? rm.cgroup : cgroup;
+    r = end_process(&rm, deadline, &existed, err);
     if (r == 0)
-        r = remove_dir(rm->layout->sandboxes, rm->id, &existed, err);
+        r = end_members(&rm, deadline, &existed, err);
+    if (r == 0)
+        r = fault_point("remove.dead", err);
+    if (r == 0)
+        r = remove_rest(&rm, &existed, err);
     if (r == 0)
         *ret_existed = existed;
     return r;

@@ -12,6 +12,7 @@ struct vm_remove {
     const struct layout *layout;
     struct cgroup_root *cgroups;
     const char *id;
+    const char *cgroup;                /* NULL: what the record says, else the id */
     const struct process_ref *process; /* space-vm of this boot; NULL when not known or of an earlier boot */
 };
 

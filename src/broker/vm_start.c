@@ -6,11 +6,10 @@
 #include "base/json.h"
 #include "base/text.h"
 #include "broker/fault.h"
-#include "broker/snapshot.h"
 #include "broker/vm_child.h"
+#include "broker/vm_files.h"
 #include "broker/vm_log.h"
 #include "host/jail_root.h"
-#include "host/reflink.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -24,7 +23,7 @@
 #define PIDS_MAX 256
 #define LISTEN_BACKLOG 64
 
-enum mount { MOUNT_DISK, MOUNT_MEMORY, MOUNT_KERNEL, MOUNT_INITRD, MOUNT_PRELOAD, MOUNT_COUNT_ };
+enum mount { MOUNT_KERNEL, MOUNT_INITRD, MOUNT_PRELOAD, MOUNT_COUNT_ };
 
 struct work {
     const struct vm_start *start;
@@ -52,25 +51,20 @@ static bool is_boot(const struct work *w) {
     return w->record->mode == MODE_TEMPLATE_BOOT;
 }
 
+static bool is_blank(const struct work *w) {
+    return w->record->mode == MODE_BLANK;
+}
+
 /* --- files --------------------------------------------------------------------------------------------------------- */
 
 /* A clone is refused before anything is made when its snapshot is not what it was. */
 static int check_source(struct work *w, struct sp_error *err) {
-    char template[SHA256_HEX_SIZE];
-    int r;
-
-    if (is_boot(w))
-        return 0;
-    r = snapshot_check(w->start->layout, w->record->snapshot, SNAPSHOT_QUICK, err);
-    if (r == 0)
-        r = snapshot_template(w->start->layout, w->record->snapshot, template, err);
-    if (r == 0 && strcmp(template, w->record->template) != 0)
-        r = sp_error_field(err, SP_E_INVALID, "template", "snapshot %s is of template %s", w->record->snapshot,
-                           template);
-    return r;
+    return w->record->mode != MODE_CLONE
+               ? 0
+               : vm_files_check(w->start->layout, w->record->snapshot, w->record->template, err);
 }
 
-/* Owned by root: the VM reaches its files through its root's mounts, never through this directory. */
+/* Owned by root: the VM reaches its files by descriptor, never through this directory. */
 static int make_directory(struct work *w, struct sp_error *err) {
     int sandboxes = w->start->layout->sandboxes;
 
@@ -83,80 +77,34 @@ static int make_directory(struct work *w, struct sp_error *err) {
     return vm_record_write(w->dir, w->record, err);
 }
 
-static int open_disk_source(const struct work *w, int *ret_fd, struct sp_error *err) {
-    const struct layout *layout = w->start->layout;
-    const char *parent = is_boot(w) ? w->record->template : w->record->snapshot;
-    _cleanup_close_ int dir = openat(is_boot(w) ? layout->templates : layout->snapshots, parent,
-                                     O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    _cleanup_close_ int fd = dir < 0 ? -1 : openat(dir, LAYOUT_DISK, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-    struct stat st;
-
-    if (fd < 0)
-        return errno == ENOENT ? sp_error_set(err, SP_E_NOT_FOUND, "there is no %s %s",
-                                              is_boot(w) ? "template" : "snapshot", parent)
-                               : sp_error_errno(err, errno, "open", "disk image of %s", parent);
-    if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode))
-        return sp_error_set(err, SP_E_CORRUPT, "the disk image of %s is no file", parent);
-    *ret_fd = TAKE_FD(fd);
-    return 0;
-}
-
-/* A new file of the VM's own. */
-static int create_file(const struct work *w, const char *name, int flags, int *ret_fd, struct sp_error *err) {
-    _cleanup_close_ int fd = openat(w->dir, name, flags | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-    if (fd < 0)
-        return sp_error_errno(err, errno, "create", "%s of %s", name, w->record->id);
-    if (fchown(fd, w->record->uid, w->record->uid) < 0)
-        return sp_error_errno(err, errno, "chown", "%s of %s", name, w->record->id);
-    *ret_fd = TAKE_FD(fd);
-    return 0;
-}
-
 static int clone_disk(struct work *w, struct sp_error *err) {
-    _cleanup_close_ int source = -1;
-    struct stat st;
-    int r = open_disk_source(w, &source, err);
-
-    if (r == 0)
-        r = create_file(w, LAYOUT_DISK, O_RDWR, &w->disk, err);
-    if (r == 0)
-        r = reflink_clone(w->disk, source, "disk image", err);
-    if (r < 0)
-        return r;
-    if (fstat(w->disk, &st) < 0)
-        return sp_error_errno(err, errno, "fstat", "disk image");
-    w->disk_size = (uint64_t)st.st_size;
-    return 0;
+    return is_blank(w) ? 0 : vm_files_disk(w->start->layout, w->dir, w->record, &w->disk, &w->disk_size, err);
 }
 
-static int open_snapshot_file(const struct work *w, const char *name, int flags, int *ret_fd, struct sp_error *err) {
-    char path[BROKER_KEY_SIZE + 16];
-    int fd;
-    (void)text_printf(path, sizeof(path), "%s/%s", w->record->snapshot, name);
-    fd = openat(w->start->layout->snapshots, path, flags | O_NOFOLLOW | O_CLOEXEC);
-    if (fd < 0)
-        return sp_error_errno(err, errno, "open", "%s of snapshot %s", name, w->record->snapshot);
-    *ret_fd = fd;
-    return 0;
-}
-
-/* Guest memory and device state: made empty for a boot, the snapshot's own (never a copy: clones share its page cache)
- * for a clone. */
+/* Guest memory and device state: made empty for a boot, the snapshot's own for a clone, to come for a blank. */
 static int open_state(struct work *w, struct sp_error *err) {
-    int r;
-    if (!is_boot(w)) {
-        r = open_snapshot_file(w, LAYOUT_MEMORY, O_PATH, &w->memory, err);
-        return r < 0 ? r : open_snapshot_file(w, LAYOUT_DEVICES, O_RDONLY, &w->devices, err);
+    const struct layout *layout = w->start->layout;
+    const char *snapshot = w->record->snapshot;
+    int r = 0;
+
+    if (w->record->mode == MODE_CLONE) {
+        r = vm_files_open(layout, snapshot, LAYOUT_MEMORY, O_RDONLY, &w->memory, err);
+        return r < 0 ? r : vm_files_open(layout, snapshot, LAYOUT_DEVICES, O_RDONLY, &w->devices, err);
     }
-    r = create_file(w, LAYOUT_MEMORY, O_RDWR, &w->memory, err);
+    if (is_blank(w))
+        return 0;
+    r = vm_files_create(w->dir, w->record, LAYOUT_MEMORY, O_RDWR, &w->memory, err);
     if (r == 0 && ftruncate(w->memory, (off_t)(w->record->memory_mib * MIB)) < 0)
         r = sp_error_errno(err, errno, "ftruncate", "memory of %s", w->record->id);
-    return r < 0 ? r : create_file(w, LAYOUT_DEVICES, O_WRONLY, &w->devices, err);
+    return r < 0 ? r : vm_files_create(w->dir, w->record, LAYOUT_DEVICES, O_WRONLY, &w->devices, err);
 }
 
 static int open_boot_files(struct work *w, struct sp_error *err) {
-    struct layout_boot_files files;
-    int r = layout_open_boot_files(w->start->layout, request_kernel_names[w->record->kernel], &files, err);
+    struct layout_boot_files files = {-1, -1};
+    int r = 0;
+
+    if (is_boot(w)) /* whatever else there is has its kernel in RAM */
+        r = layout_open_boot_files(w->start->layout, request_kernel_names[w->record->kernel], &files, err);
     if (r < 0)
         return r;
     w->kernel = files.kernel;
@@ -212,18 +160,27 @@ static int make_cgroup(struct work *w, struct sp_error *err) {
         .cpu_percent = w->record->vcpus * 100 + CPU_OVERHEAD_PERCENT,
         .pids = PIDS_MAX,
     };
-    int r = cgroup_create(w->start->cgroups, w->record->id, &limits, err);
-    return r < 0 ? r : cgroup_entry_open(w->start->cgroups, w->record->id, &w->cgroup, err);
+    int r = cgroup_create(w->start->cgroups, w->record->cgroup, &limits, err);
+    return r < 0 ? r : cgroup_entry_open(w->start->cgroups, w->record->cgroup, &w->cgroup, err);
+}
+
+static json_t *describe_fds(const struct work *w) {
+    json_t *fds = json_pack("{s:i, s:i, s:i, s:i}", "control", VM_FD_CONTROL, "guest", VM_FD_GUEST, "stub", VM_FD_STUB,
+                            "tap", VM_FD_TAP);
+    json_t *files = json_pack("{s:i, s:i, s:i}", "memory", VM_FD_MEMORY, "disk", VM_FD_DISK, "devices", VM_FD_DEVICES);
+    if (!is_blank(w))
+        (void)json_object_update(fds, files);
+    json_decref(files);
+    return fds;
 }
 
 static json_t *describe(const struct work *w) {
     const struct vm_record *rec = w->record;
-    return json_pack("{s:{s:s, s:s, s:s, s:s, s:I, s:I, s:s, s:s, s:{s:i, s:i, s:i, s:i, s:i}}}", "broker", "id",
-                     rec->id, "mode", request_mode_names[rec->mode], "kernel", request_kernel_names[rec->kernel],
-                     "accelerator", request_accelerator_names[rec->accelerator], "vcpus", (json_int_t)rec->vcpus,
-                     "memory_mib", (json_int_t)rec->memory_mib, "qemu", w->start->settings->qemu, "vm_dir",
-                     VM_CHILD_DIR, "fds", "control", VM_FD_CONTROL, "guest", VM_FD_GUEST, "stub", VM_FD_STUB, "tap",
-                     VM_FD_TAP, "devices", VM_FD_DEVICES);
+    return json_pack("{s:{s:s, s:s, s:s, s:s, s:I, s:I, s:s, s:s, s:o}}", "broker", "id", rec->id, "mode",
+                     request_mode_names[rec->mode], "kernel", request_kernel_names[rec->kernel], "accelerator",
+                     request_accelerator_names[rec->accelerator], "vcpus", (json_int_t)rec->vcpus, "memory_mib",
+                     (json_int_t)rec->memory_mib, "qemu", w->start->settings->qemu, "vm_dir", VM_CHILD_DIR, "fds",
+                     describe_fds(w));
 }
 
 static int write_config(struct work *w, struct sp_error *err) {
@@ -247,22 +204,21 @@ static int write_config(struct work *w, struct sp_error *err) {
     return 0;
 }
 
-/* What the VMM may write to: its own disk, and during a template boot its own memory. */
+/* What the VMM finds in its root; what it may write to comes by descriptor. */
 static int make_mounts(struct work *w, struct sp_error *err) {
     const struct {
         const char *what;
         int fd;
-        bool writable, executable;
+        bool executable;
     } files[MOUNT_COUNT_] = {
-        [MOUNT_DISK] = {"disk image", w->disk, .writable = true},
-        [MOUNT_MEMORY] = {"memory", w->memory, .writable = is_boot(w)},
-        [MOUNT_KERNEL] = {"kernel", w->kernel},
-        [MOUNT_INITRD] = {"initrd", w->initrd},
+        [MOUNT_KERNEL] = {"kernel", w->kernel, false},
+        [MOUNT_INITRD] = {"initrd", w->initrd, false},
         [MOUNT_PRELOAD] = {"preload", w->start->layout->preload, .executable = true},
     };
     int r = 0;
     for (size_t i = 0; i < MOUNT_COUNT_ && r == 0; i++)
-        r = jail_file_mount(files[i].fd, files[i].what, files[i].writable, files[i].executable, &w->mounts[i], err);
+        if (files[i].fd >= 0)
+            r = jail_file_mount(files[i].fd, files[i].what, false, files[i].executable, &w->mounts[i], err);
     return r;
 }
 
@@ -282,12 +238,12 @@ static int fork_child(struct work *w, struct sp_error *err) {
         .log = w->log,
         .control = w->control,
         .guest = w->guest,
+        .memory = w->memory,
+        .disk = w->disk,
         .devices = w->devices,
         .config = w->config,
         .program = layout->vm_program,
         .program_static = layout->vm_program_static,
-        .disk = w->mounts[MOUNT_DISK],
-        .memory = w->mounts[MOUNT_MEMORY],
         .kernel = w->mounts[MOUNT_KERNEL],
         .initrd = w->mounts[MOUNT_INITRD],
         .preload = w->mounts[MOUNT_PRELOAD],
@@ -359,7 +315,7 @@ int vm_start(const struct vm_start *start, struct vm_record *record, json_t **re
                      .control = -1,
                      .guest = -1,
                      .config = -1,
-                     .mounts = {-1, -1, -1, -1, -1},
+                     .mounts = {-1, -1, -1},
                      .cgroup = {.clone_fd = -1, .task_fds = {-1, -1, -1}}};
     uint64_t ns[ARRAY_SIZE(steps)] = {0};
     int r = 0;

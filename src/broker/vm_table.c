@@ -4,14 +4,15 @@
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "broker/vm_load.h"
 #include <assert.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 
 static const char *const phase_names[] = {
-    [VM_CHECKING] = "checking", [VM_STARTING] = "starting", [VM_KEPT] = "kept",
-    [VM_SEALING] = "sealing",   [VM_REMOVING] = "removing",
+    [VM_CHECKING] = "checking", [VM_STARTING] = "starting", [VM_KEPT] = "kept",         [VM_SEALING] = "sealing",
+    [VM_LOADING] = "loading",   [VM_SNAPSHOT] = "snapshot", [VM_REMOVING] = "removing",
 };
 
 const char *vm_phase_name(enum vm_phase phase) {
@@ -25,28 +26,56 @@ struct vm *vm_table_find(const struct vm_table *table, const char *id) {
     return NULL;
 }
 
+struct vm *vm_table_find_cgroup(const struct vm_table *table, const char *cgroup) {
+    for (struct vm *vm = table->first; vm; vm = vm->next)
+        if (strcmp(vm->record.cgroup, cgroup) == 0)
+            return vm;
+    return NULL;
+}
+
+static bool is_spare(const struct vm *vm) {
+    return id_is_valid(vm->record.id, "spr");
+}
+
+static void insert(struct vm_table *table, struct vm *vm) {
+    struct vm **at = &table->first;
+    while (*at && strcmp((*at)->record.id, vm->record.id) < 0)
+        at = &(*at)->next;
+    vm->next = *at;
+    *at = vm;
+}
+
+static void take_out(struct vm_table *table, const struct vm *vm) {
+    struct vm **at = &table->first;
+    while (*at != vm)
+        at = &(*at)->next;
+    *at = vm->next;
+}
+
+void vm_table_moved(struct vm_table *table, struct vm *vm) {
+    take_out(table, vm);
+    insert(table, vm);
+    table->n_spares -= !is_spare(vm); /* a spare was bound */
+}
+
 struct vm *vm_table_add(struct vm_table *table, struct broker *broker, const char *id) {
-    struct vm *vm = calloc(1, sizeof(*vm)), **at = &table->first;
+    struct vm *vm = calloc(1, sizeof(*vm));
     if (!vm)
         abort();
     vm->broker = broker;
     vm->phase = VM_KEPT;
     vm->pidfd = -1;
     (void)text_copy(vm->record.id, sizeof(vm->record.id), id);
-    while (*at && strcmp((*at)->record.id, id) < 0)
-        at = &(*at)->next;
-    vm->next = *at;
-    *at = vm;
+    insert(table, vm);
     table->n++;
+    table->n_spares += is_spare(vm);
     return vm;
 }
 
 void vm_table_drop(struct vm_table *table, struct vm *vm) {
-    struct vm **at = &table->first;
-    while (*at != vm)
-        at = &(*at)->next;
-    *at = vm->next;
+    take_out(table, vm);
     table->n--;
+    table->n_spares -= is_spare(vm);
     assert(vm->pidfd < 0);
     while (vm->waiters) {
         struct vm_waiter *next = vm->waiters->next;
@@ -82,7 +111,7 @@ uid_t vm_table_free_uid(struct vm_table *table, uid_t first, uid_t last) {
 
 bool vm_table_uses_snapshot(const struct vm_table *table, const char *key) {
     for (const struct vm *vm = table->first; vm; vm = vm->next)
-        if (strcmp(vm->record.snapshot, key) == 0 || strcmp(vm->seal_key, key) == 0)
+        if (strcmp(vm->record.base, key) == 0 || strcmp(vm->seal_key, key) == 0)
             return true;
     return false;
 }
@@ -134,20 +163,26 @@ static void load_one(struct vm_table *table, const struct vm_table_load *load, c
         log_error(LOG_L_WARN, "vm_record_unreadable", &err, "sandbox_id", id, NULL);
         return;
     }
-    vm = vm_table_add(table, load->broker, id);
+    if (vm_table_find(table, record.id)) /* met under its old name, and again after the rename */
+        return;
+    if (vm_bind_finish(load->layout, &record, id, &err) < 0) {
+        log_error(LOG_L_ERROR, "vm_not_bound", &err, "sandbox_id", record.id, "spare", record.cgroup, NULL);
+        return;
+    }
+    vm = vm_table_add(table, load->broker, record.id);
     vm->record = record;
     this_boot = strcmp(record.boot_id, load->boot_id) == 0;
     if (this_boot)
         vm_follow(vm, load->reactor);
     if (vm->pidfd < 0 && !record.started) {
-        log_event(LOG_L_WARN, "vm_start_was_cut_off", "sandbox_id", id, NULL);
+        log_event(LOG_L_WARN, "vm_start_was_cut_off", "sandbox_id", record.id, NULL);
         vm_table_drop(table, vm);
         return;
     }
     /* A pid of an earlier boot names some other process now. */
     if (!this_boot)
         vm->record.process = (struct process_ref){0};
-    log_event(LOG_L_INFO, "vm_found", "sandbox_id", id, "alive", vm->pidfd >= 0 ? "true" : "false", NULL);
+    log_event(LOG_L_INFO, "vm_found", "sandbox_id", record.id, "alive", vm->pidfd >= 0 ? "true" : "false", NULL);
 }
 
 int vm_table_load(struct vm_table *table, const struct vm_table_load *load, struct sp_error *err) {

@@ -14,6 +14,8 @@ enum vm_phase {
     VM_STARTING, /* a start job runs */
     VM_KEPT,     /* running, or dead and not yet stopped */
     VM_SEALING,  /* a seal job runs */
+    VM_LOADING,  /* a load job runs */
+    VM_SNAPSHOT, /* a snapshot of it is taken */
     VM_REMOVING, /* a remove job runs; afterwards it is gone */
 };
 const char *vm_phase_name(enum vm_phase phase);
@@ -37,26 +39,34 @@ struct vm {
     struct watch watch;
     struct reply_to starter;        /* who asked for the start, until answered */
     struct sp_error failure;        /* of the start, while its remains are removed */
-    json_t *config;                 /* CHECKING and STARTING: the node's */
-    char seal_key[BROKER_KEY_SIZE]; /* SEALING */
+    json_t *config;                 /* CHECKING, STARTING and LOADING: the node's */
+    bool loading;                   /* CHECKING: what waits is not a start but a load */
+    char bind[ID_SIZE];             /* LOADING: the sandbox it is for, or "" */
+    char seal_key[BROKER_KEY_SIZE]; /* SEALING and SNAPSHOT: what is made of it */
     json_t *seal_manifest;
+    enum request_then then;    /* SNAPSHOT */
     struct vm_waiter *waiters; /* asked for its removal while a job was at it, or while it is removed */
     struct vm *next;
 };
 
 struct vm_table {
-    struct vm *first; /* ordered by id */
-    size_t n;
+    struct vm *first;   /* ordered by id */
+    size_t n, n_spares; /* all of them; of these: spares */
     uid_t last_uid;
 };
 
 struct vm *vm_table_find(const struct vm_table *table, const char *id);
 struct vm *vm_table_add(struct vm_table *table, struct broker *broker, const char *id); /* phase: VM_KEPT */
+/* The VM whose control group has this name: its id at birth. */
+struct vm *vm_table_find_cgroup(const struct vm_table *table, const char *cgroup);
+/* Gives it another id (vm->record.id is the new one already) and its place in the order. */
+void vm_table_moved(struct vm_table *table, struct vm *vm);
 /* Frees it. No job and no watch may refer to it. */
 void vm_table_drop(struct vm_table *table, struct vm *vm);
 void vm_table_clear(struct vm_table *table);
 /* A uid in [first, last] that no VM has, going round so that one just freed is not the next. 0: none is left. */
 uid_t vm_table_free_uid(struct vm_table *table, uid_t first, uid_t last);
+/* As a base, or to be started or loaded from, or being made. What a VM was started from is not used once it has another base. */
 bool vm_table_uses_snapshot(const struct vm_table *table, const char *key);
 bool vm_table_uses_template(const struct vm_table *table, const char *digest);
 

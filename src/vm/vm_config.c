@@ -12,8 +12,8 @@
 #include <sys/types.h>
 #include <unistd.h>
 
-static const char *const mode_names[] = {[VM_MODE_CLONE] = "clone", [VM_MODE_TEMPLATE_BOOT] = "template_boot",
-                                         [VM_MODE_BLANK] = "blank"};
+static const char *const mode_names[] = {
+    [VM_MODE_CLONE] = "clone", [VM_MODE_TEMPLATE_BOOT] = "template_boot", [VM_MODE_BLANK] = "blank"};
 
 const char *vm_mode_name(enum vm_mode mode) {
     return mode_names[mode];
@@ -226,8 +226,13 @@ int vm_config_parse(const char *json, size_t len, struct vm_config *ret, struct 
     static const char *const keys[] = {"broker", "config", NULL};
     _cleanup_json_ json_t *root = NULL;
     json_t *broker = NULL, *config = NULL;
-    struct vm_config c = {.fd_control = -1, .fd_guest = -1, .fd_stub = -1, .fd_tap = -1,
-                          .fd_memory = -1, .fd_disk = -1, .fd_devices = -1};
+    struct vm_config c = {.fd_control = -1,
+                          .fd_guest = -1,
+                          .fd_stub = -1,
+                          .fd_tap = -1,
+                          .fd_memory = -1,
+                          .fd_disk = -1,
+                          .fd_devices = -1};
     int r;
 
     *ret = (struct vm_config){0};

@@ -168,6 +168,8 @@ class Broker:
         for vm in self.client.call("vm_list")["vms"]:
             self.client.call("vm_stop", id=vm["id"])
         self.client.call("sweep", known=[])
+        for row in self.client.call("snapshot_list")["snapshots"]:
+            self.client.call("snapshot_remove", snapshot=row["snapshot"])
 
     def log_text(self):
         return (self.root / "broker.log").read_text(errors="replace")
@@ -186,7 +188,8 @@ class Broker:
         return digest
 
     def start_vm(self, template, mode="clone", id=None, client=None, wait=True, **fields):
-        request = {"id": id or vm_id("tpb" if mode == "template_boot" else "sbx"), "mode": mode, "template": template,
+        prefix = {"clone": "sbx", "template_boot": "tpb", "blank": "spr"}[mode]
+        request = {"id": id or vm_id(prefix), "mode": mode, **({"template": template} if template else {}),
                    "kernel": "stock", "accelerator": "tcg", "vcpus": 1, "memory_mib": 64, "config": {"acpi": True}, **fields}
         client = client or self.client
         if not wait:
@@ -199,6 +202,25 @@ class Broker:
         s.connect(str(self.state / "run" / "vm" / id / "control.sock"))
         s.settimeout(20)
         return s
+
+    def tell(self, id, command):
+        with self.control(id) as s:
+            s.send(command.encode())
+            return json.loads(s.recv(1 << 20))
+
+    def state_of(self, id):
+        return self.tell(id, "state")
+
+    def blank(self, **fields):
+        return self.start_vm(None, mode="blank", **fields)
+
+    def load(self, vm, template, snapshot, **fields):
+        return self.client.call("vm_load", id=vm["id"], template=template, snapshot=snapshot, config={"generation": 1}, **fields)
+
+    def take(self, vm, key=None, then="resume", **fields):
+        """A snapshot of a live VM: (key, reply)."""
+        key = key or vm_id("snp")
+        return key, self.client.call("vm_snapshot", id=vm["id"], snapshot=key, then=then, manifest={"n": 1}, **fields)
 
     def report(self, id):
         with self.control(id) as s:

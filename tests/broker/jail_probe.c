@@ -6,6 +6,9 @@
  *
  * Commands, one a message: "report" → {"vm": …, "vmm": …, "config": …}; "exit" → ends; "exit_vmm" → ends the VMM.
  * As a template boot it writes a pattern into memory, disk and devices first, so that there is something to seal.
+ *
+ * It also answers what the broker asks of a space-vm: `load`, and `snapshot` by writing a page of memory, device state and a
+ * block of the disk. "behave WORD" makes the next one of these go wrong; "state" says what became of them.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -34,7 +37,11 @@
 #define PIDS_TRIED 200000 /* signal 0 to each; the kernel's own maximum would take seconds */
 #define FD_CONTROL 3      /* as the broker numbers them; the test compares with the configuration */
 #define FD_STUB 5
-#define FD_DEVICES 7
+#define FD_MEMORY 8
+#define FD_DISK 9
+#define FD_DEVICES 10
+#define VMM_FD_MEMORY 3 /* in the VMM */
+#define VMM_FD_DISK 4
 #define REPORT_MAX 65536
 
 static char report[REPORT_MAX];
@@ -269,19 +276,15 @@ static void report_all(void) {
 
 /* --- as the VMM ---------------------------------------------------------------------------------------------------- */
 
-static void write_pattern(const char *path, off_t at, const char *text) {
-    int fd = open(path, O_RDWR | O_CLOEXEC);
-    if (fd < 0)
-        return;
+static void write_pattern(int fd, off_t at, const char *text) {
     (void)!pwrite(fd, text, strlen(text), at);
-    (void)close(fd);
 }
 
 static _Noreturn void vmm_main(bool boot) {
     if (boot) {
-        write_pattern("/vm/memory", 0, "guest memory, first page");
-        write_pattern("/vm/memory", 3 * 1024 * 1024, "guest memory, further up");
-        write_pattern("/vm/disk.img", 8192, "written by the guest");
+        write_pattern(VMM_FD_MEMORY, 0, "guest memory, first page");
+        write_pattern(VMM_FD_MEMORY, 3 * 1024 * 1024, "guest memory, further up");
+        write_pattern(VMM_FD_DISK, 8192, "written by the guest");
     }
     report_all();
     say("\n");
@@ -295,14 +298,14 @@ static _Noreturn void vmm_main(bool boot) {
 static void send_fds(int sock, const char *text, const int *fds, size_t n) {
     union {
         struct cmsghdr align;
-        char room[CMSG_SPACE(3 * sizeof(int))];
+        char room[CMSG_SPACE(8 * sizeof(int))];
     } control = {0};
     char copy[256];
     struct iovec iov = {.iov_base = copy, .iov_len = strlen(text)};
     struct msghdr msg = {.msg_iov = &iov,
                          .msg_iovlen = 1,
                          .msg_control = control.room,
-                         .msg_controllen = sizeof(control.room)};
+                         .msg_controllen = CMSG_SPACE(n * sizeof(int))};
     struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
 
     memcpy(copy, text, strlen(text));
@@ -314,7 +317,7 @@ static void send_fds(int sock, const char *text, const int *fds, size_t n) {
 }
 
 /* Runs this program as the VMM and reads its report up to the newline. */
-static size_t run_vmm(bool boot, char *dst, size_t size) {
+static size_t run_vmm(bool boot, bool blank, char *dst, size_t size) {
     int out[2], null = open("/dev/null", O_RDWR | O_CLOEXEC);
     size_t len = 0;
 
@@ -323,7 +326,7 @@ static size_t run_vmm(bool boot, char *dst, size_t size) {
     send_fds(FD_STUB,
              boot ? "{\"argv\":[\"/vm/preload.so\",\"vmm\",\"boot\"],\"env\":[]}"
                   : "{\"argv\":[\"/vm/preload.so\",\"vmm\"],\"env\":[]}",
-             (int[]){null >= 0 ? null : 0, out[1], 2}, 3);
+             (int[]){null >= 0 ? null : 0, out[1], 2, FD_MEMORY, FD_DISK}, blank ? 3 : 5);
     (void)close(out[1]);
     while (len < size - 1) {
         ssize_t n = read(out[0], dst + len, size - 1 - len);
@@ -337,25 +340,190 @@ static size_t run_vmm(bool boot, char *dst, size_t size) {
     return len;
 }
 
-static void serve(const char *answer, pid_t vmm) {
-    for (;;) {
-        int fd = accept4(FD_CONTROL, NULL, NULL, SOCK_CLOEXEC);
-        char command[64];
-        ssize_t n;
+static struct {
+    int disk;
+    bool paused;
+    unsigned snapshots;
+    char behave[32], committed[64], snapshot[64];
+} vm = {.disk = FD_DISK};
 
-        while (fd >= 0 && (n = recv(fd, command, sizeof(command) - 1, 0)) > 0) {
-            command[n] = '\0';
-            if (strcmp(command, "report") == 0)
-                (void)!send(fd, answer, strlen(answer), MSG_NOSIGNAL);
-            else if (strcmp(command, "exit") == 0)
-                _exit(0);
-            else if (strcmp(command, "exit_vmm") == 0) {
-                int status = 0;
-                (void)kill(vmm, SIGKILL);
-                (void)waitpid(vmm, &status, 0);
-                (void)!send(fd, "{\"dead\": true}", 14, MSG_NOSIGNAL);
-            }
+/* The text of a field, cut. Good enough for what the broker prints. */
+static void field(const char *json, const char *key, char *dst, size_t size) {
+    char want[64];
+    const char *at;
+    size_t len;
+
+    (void)snprintf(want, sizeof(want), "\"%s\":", key);
+    at = strstr(json, want);
+    dst[0] = '\0';
+    if (!at)
+        return;
+    at += strlen(want);
+    at += *at == '"';
+    len = strcspn(at, "\",}");
+    (void)snprintf(dst, size, "%.*s", (int)len, at);
+}
+
+static bool behaves(const char *how) {
+    bool yes = strcmp(vm.behave, how) == 0;
+    if (yes)
+        vm.behave[0] = '\0';
+    return yes;
+}
+
+__attribute__((format(printf, 2, 3))) static void tell(int fd, const char *fmt, ...) {
+    char text[256];
+    va_list ap;
+    va_start(ap, fmt);
+    int n = vsnprintf(text, sizeof(text), fmt, ap);
+    va_end(ap);
+    (void)!send(fd, text, (size_t)n, MSG_NOSIGNAL);
+}
+
+static ssize_t receive(int sock, char *data, size_t size, int *fds, size_t *n_fds) {
+    union {
+        struct cmsghdr align;
+        char room[CMSG_SPACE(8 * sizeof(int))];
+    } control = {0};
+    struct iovec iov = {.iov_base = data, .iov_len = size - 1};
+    struct msghdr msg = {.msg_iov = &iov,
+                         .msg_iovlen = 1,
+                         .msg_control = control.room,
+                         .msg_controllen = sizeof(control.room)};
+    ssize_t n = recvmsg(sock, &msg, MSG_CMSG_CLOEXEC);
+
+    *n_fds = 0;
+    for (struct cmsghdr *c = n >= 0 ? CMSG_FIRSTHDR(&msg) : NULL; c; c = CMSG_NXTHDR(&msg, c))
+        if (c->cmsg_type == SCM_RIGHTS) {
+            *n_fds = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+            memcpy(fds, CMSG_DATA(c), *n_fds * sizeof(int));
         }
+    data[n > 0 ? n : 0] = '\0';
+    return n;
+}
+
+/* Waits for a request of the snapshot under way; false: the broker is gone. */
+static bool next_is(int sock, const char *want) {
+    char data[512], request[32];
+    int fds[8];
+    size_t n;
+    if (receive(sock, data, sizeof(data), fds, &n) <= 0)
+        return false;
+    field(data, "request", request, sizeof(request));
+    return strcmp(request, want) == 0;
+}
+
+/* Memory comes read-write, device state write-only; the disk is the VM's own. */
+static void snapshot(int sock, const char *seq, const char *key, bool stop, const int *fds) {
+    unsigned n = ++vm.snapshots;
+    char text[64];
+
+    (void)snprintf(text, sizeof(text), "snapshot %u", n);
+    tell(sock, "{\"event\":\"status\",\"state\":\"running\"}");
+    if (behaves("refuse")) {
+        tell(sock,
+             "{\"event\":\"done\",\"seq\":%s,\"ok\":false,\"error\":{\"code\":\"guest_busy\",\"message\":\"not now\"}}",
+             seq);
+        goto out;
+    }
+    if (behaves("garbage")) {
+        tell(sock, "{\"event\":\"snapshot\",\"seq\":%s,", seq);
+        goto out;
+    }
+    if (behaves("hang"))
+        for (;;)
+            (void)pause();
+    (void)!pwrite(fds[0], text, strlen(text), (off_t)n * 1024 * 1024);
+    tell(sock, "{\"event\":\"snapshot\",\"seq\":%s,\"step\":\"copied\",\"pages\":1}", seq);
+    if (!next_is(sock, "snapshot_stop") || behaves("die"))
+        goto out;
+    (void)!pwrite(fds[0], text, strlen(text), (off_t)n * 1024 * 1024 + 8192);
+    if (!behaves("no_devices"))
+        (void)!write(fds[1], "device state", 12);
+    tell(sock, "{\"event\":\"snapshot\",\"seq\":%s,\"step\":\"stopped\"}", seq);
+    if (!next_is(sock, "snapshot_go"))
+        goto out;
+    if (!behaves("keep"))
+        for (size_t i = 0; i < 2; i++)
+            (void)close(fds[i]);
+    vm.paused = vm.paused || stop;
+    (void)snprintf(vm.snapshot, sizeof(vm.snapshot), "%s", key);
+    tell(sock, "{\"event\":\"done\",\"seq\":%s,\"ok\":true,\"pages\":2,\"ranges_file_bytes\":8192,\"stall_us\":1234}",
+         seq);
+    return;
+out:
+    for (size_t i = 0; i < 2; i++)
+        (void)close(fds[i]);
+}
+
+/* false: the connection is to be closed. */
+static bool on_request(int sock, const char *data, const int *fds, size_t n_fds) {
+    char request[32], seq[24], key[64], then[16];
+
+    field(data, "request", request, sizeof(request));
+    field(data, "seq", seq, sizeof(seq));
+    field(data, "snapshot", key, sizeof(key));
+    field(data, "then", then, sizeof(then));
+    if (strcmp(request, "load") == 0 && n_fds == 3) {
+        if (behaves("refuse")) {
+            tell(sock, "{\"event\":\"done\",\"seq\":%s,\"ok\":false,\"error\":{\"code\":\"io\",\"message\":\"no\"}}",
+                 seq);
+            return true;
+        }
+        vm.disk = fds[1];
+        (void)snprintf(vm.snapshot, sizeof(vm.snapshot), "%s", key);
+        tell(sock, "{\"event\":\"done\",\"seq\":%s,\"ok\":true}", seq);
+        return true;
+    }
+    if (strcmp(request, "snapshot") == 0 && n_fds == 2) {
+        snapshot(sock, seq, key, strcmp(then, "stop") == 0, fds);
+        return true;
+    }
+    if (strcmp(request, "snapshot_committed") == 0) {
+        (void)snprintf(vm.committed, sizeof(vm.committed), "%s", key);
+        tell(sock, "{\"event\":\"done\",\"seq\":%s,\"ok\":true}", seq);
+        return true;
+    }
+    return false;
+}
+
+static void on_command(int fd, const char *command, const char *answer, pid_t vmm) {
+    char block[64];
+    unsigned n;
+    int status = 0;
+
+    if (strcmp(command, "report") == 0)
+        (void)!send(fd, answer, strlen(answer), MSG_NOSIGNAL);
+    else if (strcmp(command, "exit") == 0)
+        _exit(0);
+    else if (strncmp(command, "behave ", 7) == 0) {
+        (void)snprintf(vm.behave, sizeof(vm.behave), "%s", command + 7);
+        tell(fd, "{}");
+    } else if (sscanf(command, "write %u", &n) == 1) {
+        (void)snprintf(block, sizeof(block), "disk %u", n);
+        (void)!pwrite(vm.disk, block, strlen(block), (off_t)n * 256 * 1024);
+        tell(fd, "{}");
+    } else if (strcmp(command, "state") == 0)
+        tell(fd, "{\"paused\":%s,\"snapshots\":%u,\"snapshot\":\"%s\",\"committed\":\"%s\"}",
+             vm.paused ? "true" : "false", vm.snapshots, vm.snapshot, vm.committed);
+    else if (strcmp(command, "exit_vmm") == 0) {
+        (void)kill(vmm, SIGKILL);
+        (void)waitpid(vmm, &status, 0);
+        (void)!send(fd, "{\"dead\": true}", 14, MSG_NOSIGNAL);
+    }
+}
+
+static void serve(const char *answer, pid_t vmm) {
+    static char data[65536];
+    for (;;) {
+        int fd = accept4(FD_CONTROL, NULL, NULL, SOCK_CLOEXEC), fds[8];
+        size_t n_fds;
+
+        while (fd >= 0 && receive(fd, data, sizeof(data), fds, &n_fds) > 0)
+            if (data[0] != '{')
+                on_command(fd, data, answer, vmm);
+            else if (!on_request(fd, data, fds, n_fds))
+                break;
         if (fd >= 0)
             (void)close(fd);
     }
@@ -364,7 +532,7 @@ static void serve(const char *answer, pid_t vmm) {
 int main(int argc, char **argv) {
     static char config[65536], vmm_report[REPORT_MAX], answer[3 * REPORT_MAX];
     ssize_t n;
-    bool boot;
+    bool boot, blank;
 
     if (argc >= 2 && strcmp(argv[1], "vmm") == 0)
         vmm_main(argc == 3);
@@ -373,7 +541,8 @@ int main(int argc, char **argv) {
     report_all();
     n = read((int)strtol(argv[1], NULL, 10), config, sizeof(config) - 1);
     boot = n > 0 && strstr(config, "\"mode\":\"template_boot\"");
-    if (run_vmm(boot, vmm_report, sizeof(vmm_report)) == 0)
+    blank = n > 0 && strstr(config, "\"mode\":\"blank\"");
+    if (run_vmm(boot, blank, vmm_report, sizeof(vmm_report)) == 0)
         (void)snprintf(vmm_report, sizeof(vmm_report), "null");
     if (boot)
         (void)!write(FD_DEVICES, "device state", 12);

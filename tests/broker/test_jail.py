@@ -87,11 +87,9 @@ def test_namespaces_are_all_their_own(clone):
 
 def test_files_of_the_vmm(clone):
     files = by_path(clone["vmm"])
-    assert [p for p in files if files[p]["writable"]] == sorted(["/dev/null", "/vm/disk.img"])
-    assert sorted(p for p in files if p.startswith("/vm/")) == ["/vm/disk.img", "/vm/initrd", "/vm/kernel", "/vm/memory", "/vm/preload.so"]
+    assert [p for p in files if files[p]["writable"]] == ["/dev/null"]
+    assert [p for p in files if p.startswith("/vm/")] == ["/vm/preload.so"]  # neither RAM nor disk, and no kernel: RAM holds it
     assert [p for p in files if p.startswith("/dev/")] == ["/dev/null"]
-    assert files["/vm/memory"]["uid"] == 0 and files["/vm/memory"]["mode"] == 0o444 and files["/vm/memory"]["readable"]
-    assert files["/vm/disk.img"]["uid"] == clone["uid"]
     assert clone["vmm"]["usr_read_only"] is True
     assert {p for p in files if p.count("/") == 1} <= {"/", "/dev", "/vm", "/usr", "/lib", "/lib64"}
 
@@ -107,11 +105,27 @@ def test_files_of_space_vm(clone):
 
 def test_descriptors(clone):
     kinds = {int(fd): (d["kind"], d["access"]) for fd, d in clone["vm"]["fds"].items()}
-    assert clone["config"]["broker"]["fds"] == {"control": 3, "guest": 4, "stub": 5, "tap": 6, "devices": 7}
+    assert clone["config"]["broker"]["fds"] == {"control": 3, "guest": 4, "stub": 5, "tap": 6, "memory": 8, "disk": 9, "devices": 10}
     assert kinds == {0: ("char", 2), 1: ("char", 2), 2: ("file", 1), 3: ("socket", 2), 4: ("socket", 2), 5: ("socket", 2),
-                     6: ("char", 2), 7: ("file", 0), 8: ("file", 2)}
-    assert clone["vm"]["fds"]["7"]["size"] == len("device state")
-    assert sorted(clone["vmm"]["fds"]) == ["0", "1", "2"]  # what space-vm passed, and nothing more
+                     6: ("char", 2), 7: ("file", 2), 8: ("file", 0), 9: ("file", 2), 10: ("file", 0)}
+    assert clone["vm"]["fds"]["8"]["size"] == 64 * MIB
+    assert clone["vm"]["fds"]["10"]["size"] == len("device state")
+    assert sorted(clone["vmm"]["fds"]) == ["0", "1", "2", "3", "4"]  # what space-vm passed, and nothing more
+    assert (clone["vmm"]["fds"]["3"]["access"], clone["vmm"]["fds"]["4"]["access"]) == (0, 2)
+
+
+def test_files_of_a_blank(broker):
+    """It has nothing of anybody yet, and room for whatever disk it will get."""
+    vm = broker.blank()
+    report = broker.report(vm["id"])
+    assert report["config"]["broker"]["fds"] == {"control": 3, "guest": 4, "stub": 5, "tap": 6}
+    assert sorted(int(fd) for fd in report["vm"]["fds"]) == list(range(8))
+    files = by_path(report["vmm"])
+    assert [p for p in files if files[p]["writable"]] == ["/dev/null"]
+    assert [p for p in files if p.startswith("/vm/")] == ["/vm/preload.so"]
+    assert all(report[who]["limits"]["fsize"] >= 1 << 40 for who in ("vm", "vmm"))
+    assert sorted(os.listdir(broker.state / "store" / "sandboxes" / vm["id"])) == ["vm.json", "vm.log"]
+    broker.client.call("vm_stop", id=vm["id"])
 
 
 def test_no_writable_descriptor_of_memory_anywhere(clone):
@@ -128,9 +142,11 @@ def test_no_writable_descriptor_of_memory_anywhere(clone):
 
 def test_template_boot_may_write_its_own_memory_only(boot):
     files = by_path(boot["vmm"])
-    assert [p for p in files if files[p]["writable"]] == sorted(["/dev/null", "/vm/memory", "/vm/disk.img"], key=list(files).index)
-    assert files["/vm/memory"]["size"] == 64 * MIB and files["/vm/memory"]["uid"] == boot["uid"]
-    assert boot["vm"]["fds"]["7"] == {"kind": "file", "access": 1, "size": 0}
+    assert [p for p in files if files[p]["writable"]] == ["/dev/null"]
+    assert sorted(p for p in files if p.startswith("/vm/")) == ["/vm/initrd", "/vm/kernel", "/vm/preload.so"]
+    assert boot["vm"]["fds"]["8"] == {"kind": "file", "access": 2, "size": 64 * MIB}
+    assert boot["vm"]["fds"]["10"] == {"kind": "file", "access": 1, "size": 0}
+    assert (boot["vmm"]["fds"]["3"]["access"], boot["vmm"]["fds"]["4"]["access"]) == (2, 2)
 
 
 def test_tap_is_down_and_alone(clone):

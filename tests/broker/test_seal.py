@@ -21,7 +21,11 @@ def refused(code, fn, *args, **kw):
 
 def piece_hash(path):
     data = path.read_bytes()
-    return hashlib.sha256(b"".join(hashlib.sha256(data[i:i + MIB]).digest() for i in range(0, len(data), MIB))).hexdigest()
+    return hashlib.sha256(pieces(data)).hexdigest()
+
+
+def pieces(data):
+    return b"".join(hashlib.sha256(data[i:i + 65536]).digest() for i in range(0, len(data), 65536))
 
 
 def ended_boot(broker, template=None):
@@ -41,7 +45,7 @@ def test_seal(broker):
     seal(broker, boot, key, {"tsc_khz": 2000000, "list": [1, "ä"]})
     path = broker.state / "store" / "snapshots" / key
     manifest = json.loads((path / "manifest.json").read_text())
-    assert manifest["format"] == 1 and manifest["key"] == key and manifest["template"] == broker.image_template
+    assert manifest["format"] == 2 and manifest["key"] == key and manifest["template"] == broker.image_template
     assert manifest["kernel"] == "stock" and manifest["vcpus"] == 1 and manifest["memory_mib"] == 64
     assert manifest["node"] == {"tsc_khz": 2000000, "list": [1, "ä"]}
     for name, content in (("memory", None), ("devices", b"device state"), ("disk.img", None)):
@@ -55,7 +59,10 @@ def test_seal(broker):
     assert memory[3 * MIB:3 * MIB + 10] == b"guest memo"
     assert (path / "memory").stat().st_blocks * 512 < MIB  # still sparse
     assert (path / "disk.img").read_bytes()[8192:8212] == b"written by the guest"
-    assert sorted(os.listdir(path)) == ["devices", "disk.img", "manifest.json", "memory"]
+    for name in ("memory", "disk.img"):
+        kept = path / (name + ".pieces")
+        assert kept.read_bytes() == pieces((path / name).read_bytes()) and stat.S_IMODE(kept.stat().st_mode) == 0o444
+    assert sorted(os.listdir(path)) == ["devices", "disk.img", "disk.img.pieces", "manifest.json", "memory", "memory.pieces"]
     seal(broker, boot, key)  # again: fine, and nothing changes
     broker.client.call("vm_stop", id=boot["id"])
     seal(broker, boot, key)  # and after the boot is gone
@@ -71,8 +78,8 @@ def test_clones_share_the_memory_file(broker):
     broker.report(a["id"]), broker.report(b["id"])
     inode = (broker.state / "store" / "snapshots" / broker.image_key / "memory").stat().st_ino
     for vm in (a, b):
-        assert os.stat("/proc/%d/root/vm/memory" % vm["vmm_pid"]).st_ino == inode
-    assert os.stat("/proc/%d/root/vm/disk.img" % a["vmm_pid"]).st_ino != os.stat("/proc/%d/root/vm/disk.img" % b["vmm_pid"]).st_ino
+        assert os.stat("/proc/%d/fd/3" % vm["vmm_pid"]).st_ino == inode
+    assert os.stat("/proc/%d/fd/4" % a["vmm_pid"]).st_ino != os.stat("/proc/%d/fd/4" % b["vmm_pid"]).st_ino
 
 
 def test_only_an_ended_boot_is_sealed(broker):
@@ -146,7 +153,8 @@ def test_changed_device_state_is_refused_at_once(broker):
     broker.client.call("template_remove", template=template)
 
 
-@pytest.mark.parametrize("name,at", [("memory", 3 * MIB + 5), ("memory", 50 * MIB), ("disk.img", 8192), ("disk.img", 15 * MIB)])
+@pytest.mark.parametrize("name,at", [("memory", 3 * MIB + 5), ("memory", 50 * MIB), ("disk.img", 8192), ("disk.img", 15 * MIB),
+                                     ("memory.pieces", 40), ("disk.img.pieces", 0)])
 def test_changed_memory_or_disk_is_refused_after_a_restart(broker, name, at):
     """Every snapshot is hashed whole once in a broker's life, before its first use."""
     template, key = broker.image()
@@ -165,7 +173,7 @@ def test_manifests_that_are_not_ours(broker):
     path = broker.state / "store" / "snapshots" / key / "manifest.json"
     good = json.loads(path.read_text())
     os.chmod(path, 0o644)
-    for change in ({"format": 2}, {"key": "0" * 32}, {"files": {}}, {"files": {"memory": 1}}, None):
+    for change in ({"format": 1}, {"format": 3}, {"key": "0" * 32}, {"files": {}}, {"files": {"memory": 1}}, None):
         path.write_text(json.dumps({**good, **change}) if change else "{")
         refused("corrupt", broker.start_vm, template, snapshot=key)
     path.write_text(json.dumps(good))

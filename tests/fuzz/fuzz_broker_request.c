@@ -6,13 +6,30 @@
 #include <string.h>
 
 static void check_start(const struct request *r) {
-    FUZZ_CHECK(id_is_valid(r->id, r->mode == MODE_CLONE ? "sbx" : "tpb"));
-    FUZZ_CHECK(request_key_is_valid(r->template, SHA256_HEX_SIZE - 1));
-    FUZZ_CHECK((r->mode == MODE_CLONE) == request_key_is_valid(r->snapshot, BROKER_KEY_SIZE - 1));
+    FUZZ_CHECK(r->mode <= MODE_BLANK);
+    FUZZ_CHECK(id_is_valid(r->id, r->mode == MODE_CLONE ? "sbx" : r->mode == MODE_BLANK ? "spr" : "tpb"));
+    FUZZ_CHECK((r->mode != MODE_BLANK) == request_hex_is_valid(r->template, SHA256_HEX_SIZE - 1));
+    FUZZ_CHECK((r->mode == MODE_CLONE) == request_key_is_valid(r->snapshot));
     FUZZ_CHECK(r->vcpus >= 1 && r->vcpus <= VM_CONFIG_VCPUS_MAX);
     FUZZ_CHECK(r->memory_mib >= VM_CONFIG_MEMORY_MIB_MIN && r->memory_mib <= VM_CONFIG_MEMORY_MIB_MAX);
     FUZZ_CHECK(r->kernel <= KERNEL_LEAN && r->accelerator <= ACCELERATOR_KVM);
     FUZZ_CHECK(json_is_object(r->config));
+}
+
+static void check_lifecycle(const struct request *r) {
+    if (r->type == REQUEST_SNAPSHOT_SEAL)
+        FUZZ_CHECK(request_hex_is_valid(r->snapshot, BROKER_KEY_SIZE - 1));
+    if (r->type == REQUEST_SNAPSHOT_REMOVE || r->type == REQUEST_SNAPSHOT_COPY || r->type == REQUEST_SNAPSHOT_STAT)
+        FUZZ_CHECK(request_key_is_valid(r->snapshot));
+    if (r->type == REQUEST_SNAPSHOT_COPY)
+        FUZZ_CHECK(request_key_is_sandboxes(r->to));
+    if (r->type == REQUEST_VM_LOAD)
+        FUZZ_CHECK(id_is_valid(r->id, "spr") && request_key_is_valid(r->snapshot) && r->config &&
+                   (!r->bind[0] || id_is_valid(r->bind, "sbx")));
+    if (r->type == REQUEST_VM_BIND)
+        FUZZ_CHECK(id_is_valid(r->id, "spr") && id_is_valid(r->sandbox, "sbx"));
+    if (r->type == REQUEST_VM_SNAPSHOT)
+        FUZZ_CHECK(request_key_is_sandboxes(r->snapshot) && r->then <= THEN_STOP && r->manifest);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
@@ -29,10 +46,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         check_start(&r);
     if (r.type == REQUEST_VM_STOP || r.type == REQUEST_SNAPSHOT_SEAL)
         FUZZ_CHECK(request_id_is_valid(r.id));
-    if (r.type == REQUEST_SNAPSHOT_SEAL || r.type == REQUEST_SNAPSHOT_REMOVE)
-        FUZZ_CHECK(request_key_is_valid(r.snapshot, BROKER_KEY_SIZE - 1));
+    check_lifecycle(&r);
     if (r.type == REQUEST_TEMPLATE_REMOVE)
-        FUZZ_CHECK(request_key_is_valid(r.template, SHA256_HEX_SIZE - 1));
+        FUZZ_CHECK(request_hex_is_valid(r.template, SHA256_HEX_SIZE - 1));
     FUZZ_CHECK(r.n_known <= BROKER_KNOWN_MAX);
     for (size_t i = 0; i < r.n_known; i++)
         FUZZ_CHECK(request_id_is_valid(r.known[i]));

@@ -22,6 +22,7 @@ static struct vm_record sample(void) {
                             .created_ns = 1790000000123456789};
     id_generate(rec.id, "tpb");
     memset(rec.template, 'a', sizeof(rec.template) - 1);
+    memcpy(rec.cgroup, rec.id, sizeof(rec.cgroup));
     (void)text_copy(rec.boot_id, sizeof(rec.boot_id), "b007b007-0000-4000-8000-000000000000");
     return rec;
 }
@@ -47,10 +48,62 @@ static void test_round_trip(void **state) {
     assert_true(got.vcpus == 3 && got.memory_mib == 512 && got.uid == rec.uid && got.started);
     assert_true(got.process.pid == 4711 && got.process.start_time == rec.process.start_time && got.vmm_pid == 4712);
     assert_true(got.created_ns == rec.created_ns);
+    assert_string_equal(got.base, "");
+    assert_string_equal(got.cgroup, rec.id);
+    assert_false(got.spoiled);
     memset(rec.snapshot, 'b', sizeof(rec.snapshot) - 1); /* written over the old one */
+    memset(rec.base, 'c', sizeof(rec.base) - 1);
+    rec.spoiled = true;
     assert_ok(vm_record_write(dir, &rec, &unit_error));
     assert_ok(vm_record_read(dir, rec.id, &got, &unit_error));
     assert_string_equal(got.snapshot, rec.snapshot);
+    assert_string_equal(got.base, rec.base);
+    assert_true(got.spoiled);
+}
+
+/* A blank names no template; a bound spare keeps its group and is found under either name. */
+static void test_spares(void **state) {
+    _cleanup_close_ int dir = open_dir();
+    struct vm_record rec = sample(), got;
+    char spare[ID_SIZE];
+    (void)state;
+    id_generate(spare, "spr");
+    rec.mode = MODE_BLANK;
+    memset(rec.template, 0, sizeof(rec.template));
+    memcpy(rec.id, spare, sizeof(rec.id));
+    memcpy(rec.cgroup, spare, sizeof(rec.cgroup));
+    assert_ok(vm_record_write(dir, &rec, &unit_error));
+    assert_ok(vm_record_read(dir, spare, &got, &unit_error));
+    rec.mode = MODE_CLONE;
+    assert_ok(vm_record_write(dir, &rec, &unit_error));
+    assert_fails(vm_record_read(dir, spare, &got, &unit_error), SP_E_CORRUPT); /* a clone of nothing */
+    memset(rec.template, 'a', sizeof(rec.template) - 1);
+    id_generate(rec.id, "sbx");
+    assert_ok(vm_record_write(dir, &rec, &unit_error));
+    assert_ok(vm_record_read(dir, spare, &got, &unit_error));
+    assert_string_equal(got.id, rec.id);
+    assert_ok(vm_record_read(dir, rec.id, &got, &unit_error));
+    assert_string_equal(got.cgroup, spare);
+}
+
+/* Of the broker before there were spares: its VMs outlive it. */
+static void test_older_record(void **state) {
+    _cleanup_close_ int dir = open_dir(), fd = -1;
+    struct vm_record got;
+    char text[1024];
+    int n;
+    (void)state;
+    n = snprintf(text, sizeof(text),
+                 "{\"format\":1,\"id\":\"sbx_0123456789abcdefghjkmnpqrs\",\"mode\":\"clone\",\"kernel\":\"lean\","
+                 "\"accelerator\":\"tcg\",\"template\":\"%064d\",\"snapshot\":\"%032d\",\"vcpus\":1,\"memory_mib\":64,"
+                 "\"uid\":7,\"started\":true,\"pid\":1,\"start_time\":2,\"vmm_pid\":3,\"created_realtime_ns\":4,"
+                 "\"boot_id\":\"b\"}",
+                 0, 0);
+    fd = openat(dir, "vm.json", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    assert_ok(fd_write_all(fd, text, (size_t)n, &unit_error));
+    assert_ok(vm_record_read(dir, "sbx_0123456789abcdefghjkmnpqrs", &got, &unit_error));
+    assert_string_equal(got.base, got.snapshot);
+    assert_string_equal(got.cgroup, got.id);
 }
 
 /* Every prefix, and every single character replaced, is read without harm; what is accepted names the right VM. */
@@ -87,7 +140,7 @@ static void test_names_of_seals(void **state) {
     (void)state;
     id_generate(id, "tpb");
     snapshot_temp_name(name, key, id);
-    assert_non_null(snapshot_temp_boot(name, boot));
+    assert_non_null(snapshot_temp_vm(name, boot));
     assert_string_equal(boot, id);
     static const char *const others[] = {"",
                                          ".",
@@ -99,7 +152,7 @@ static void test_names_of_seals(void **state) {
                                          "x.tpb_0123456789abcdefghjkmnpqrs.tmpx",
                                          "x.tpb_0123456789abcdefghjkmnpqrs"};
     for (size_t i = 0; i < ARRAY_SIZE(others); i++)
-        assert_null(snapshot_temp_boot(others[i], boot));
+        assert_null(snapshot_temp_vm(others[i], boot));
 }
 
 static void test_table(void **state) {
@@ -116,11 +169,12 @@ static void test_table(void **state) {
     assert_int_equal(vm_table_free_uid(&table, 10, 12), 10);
     vm_table_add(&table, NULL, "sbx_c")->record.uid = 10;
     assert_int_equal(vm_table_free_uid(&table, 10, 12), 0);
-    (void)text_copy(a->record.snapshot, sizeof(a->record.snapshot), "s");
+    (void)text_copy(a->record.snapshot, sizeof(a->record.snapshot), "o"); /* what it was started from, */
+    (void)text_copy(a->record.base, sizeof(a->record.base), "s");         /* and its last snapshot */
     (void)text_copy(b->seal_key, sizeof(b->seal_key), "k");
     (void)text_copy(b->record.template, sizeof(b->record.template), "t");
     assert_true(vm_table_uses_snapshot(&table, "s") && vm_table_uses_snapshot(&table, "k"));
-    assert_false(vm_table_uses_snapshot(&table, "t"));
+    assert_false(vm_table_uses_snapshot(&table, "t") || vm_table_uses_snapshot(&table, "o"));
     assert_true(vm_table_uses_template(&table, "t"));
     vm_table_drop(&table, a);
     assert_int_equal(table.n, 2);
@@ -171,8 +225,9 @@ static void test_faults(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip), cmocka_unit_test(test_damaged), cmocka_unit_test(test_names_of_seals),
-        cmocka_unit_test(test_table),      cmocka_unit_test(test_faults),
+        cmocka_unit_test(test_round_trip), cmocka_unit_test(test_spares),         cmocka_unit_test(test_older_record),
+        cmocka_unit_test(test_damaged),    cmocka_unit_test(test_names_of_seals), cmocka_unit_test(test_table),
+        cmocka_unit_test(test_faults),
     };
     return cmocka_run_group_tests(tests, unit_temp_dir, unit_temp_dir_remove);
 }

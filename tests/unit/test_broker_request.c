@@ -6,6 +6,8 @@
 
 #define SBX "sbx_0123456789abcdefghjkmnpqrs"
 #define TPB "tpb_0123456789abcdefghjkmnpqrs"
+#define SPR "spr_0123456789abcdefghjkmnpqrs"
+#define SNP "snp_0123456789abcdefghjkmnpqrs"
 #define HEX32 "0123456789abcdef0123456789abcdef"
 #define HEX64 HEX32 HEX32
 #define CLONE                                                                                                          \
@@ -61,6 +63,56 @@ static void test_mode_decides_about_id_and_snapshot(void **state) {
     bad(START "\"id\":\"" TPB "\",\"mode\":\"clone\",\"snapshot\":\"" HEX32 "\"" REST, "id");
     bad(START "\"id\":\"" SBX "\",\"mode\":\"clone\"" REST, "snapshot");
     bad(START "\"id\":\"" TPB "\",\"mode\":\"template_boot\",\"snapshot\":\"" HEX32 "\"" REST, "snapshot");
+    bad(START "\"id\":\"" SPR "\",\"mode\":\"blank\"" REST, "template");
+#define BARE ",\"kernel\":\"stock\",\"accelerator\":\"tcg\",\"vcpus\":1,\"memory_mib\":64,\"config\":{}}"
+    assert_ok(parse(START "\"id\":\"" SPR "\",\"mode\":\"blank\"" BARE, &r));
+    assert_true(r.mode == MODE_BLANK && !r.template[0] && !r.snapshot[0]);
+    request_done(&r);
+    bad(START "\"id\":\"" SPR "\",\"mode\":\"blank\",\"snapshot\":\"" SNP "\"" BARE, "snapshot");
+    bad(START "\"id\":\"" SBX "\",\"mode\":\"blank\"" BARE, "id");
+    bad(START "\"id\":\"" SBX "\",\"mode\":\"clone\",\"snapshot\":\"" SNP "\"" BARE, "template");
+    assert_ok(parse(START "\"id\":\"" SBX "\",\"mode\":\"clone\",\"snapshot\":\"" SNP "\"" REST, &r));
+    assert_string_equal(r.snapshot, SNP);
+    request_done(&r);
+}
+
+static void test_spares(void **state) {
+    struct request r;
+    (void)state;
+#define LOAD "{\"request\":\"vm_load\",\"template\":\"" HEX64 "\",\"config\":{},\"id\":\""
+    assert_ok(parse(LOAD SPR "\",\"snapshot\":\"" SNP "\",\"bind\":\"" SBX "\"}", &r));
+    assert_string_equal(r.bind, SBX);
+    request_done(&r);
+    assert_ok(parse(LOAD SPR "\",\"snapshot\":\"" HEX32 "\"}", &r));
+    assert_string_equal(r.bind, "");
+    request_done(&r);
+    bad(LOAD SBX "\",\"snapshot\":\"" SNP "\"}", "id");
+    bad(LOAD SPR "\",\"snapshot\":\"" SNP "\",\"bind\":\"" SPR "\"}", "bind");
+    bad(LOAD SPR "\",\"snapshot\":\"" SBX "\"}", "snapshot");
+    assert_ok(parse("{\"request\":\"vm_bind\",\"id\":\"" SPR "\",\"sandbox\":\"" SBX "\"}", &r));
+    assert_string_equal(r.sandbox, SBX);
+    bad("{\"request\":\"vm_bind\",\"id\":\"" SPR "\",\"sandbox\":\"" TPB "\"}", "sandbox");
+}
+
+static void test_snapshots(void **state) {
+    struct request r;
+    (void)state;
+#define TAKE "{\"request\":\"vm_snapshot\",\"id\":\"" SBX "\",\"manifest\":{},\"snapshot\":\""
+    assert_ok(parse(TAKE SNP "\",\"then\":\"stop\"}", &r));
+    assert_true(r.then == THEN_STOP && r.manifest);
+    request_done(&r);
+    bad(TAKE SNP "\"}", "then");
+    bad(TAKE SNP "\",\"then\":\"go\"}", "then");
+    bad(TAKE HEX32 "\",\"then\":\"resume\"}", "snapshot"); /* a template's is sealed, not taken */
+#define COPY "{\"request\":\"snapshot_copy\",\"snapshot\":\""
+    assert_ok(parse(COPY HEX32 "\",\"to\":\"" SNP "\"}", &r));
+    assert_null(r.manifest);
+    assert_string_equal(r.to, SNP);
+    bad(COPY SNP "\",\"to\":\"" HEX32 "\"}", "to");
+    assert_ok(parse("{\"request\":\"snapshot_list\",\"after\":\"" SNP "\"}", &r));
+    bad("{\"request\":\"snapshot_list\",\"after\":\"" HEX32 "\"}", "after");
+    assert_ok(parse("{\"request\":\"snapshot_stat\",\"snapshot\":\"" HEX32 "\"}", &r));
+    assert_ok(parse("{\"request\":\"snapshot_remove\",\"snapshot\":\"" SNP "\"}", &r));
 }
 
 static void test_small_requests(void **state) {
@@ -124,10 +176,13 @@ static void test_too_long(void **state) {
 
 static void test_keys(void **state) {
     (void)state;
-    assert_true(request_key_is_valid(HEX32, 32));
-    assert_false(request_key_is_valid(HEX32, 31));
-    assert_false(request_key_is_valid("0123456789ABCDEF0123456789abcdef", 32));
-    assert_true(request_id_is_valid(SBX) && request_id_is_valid(TPB));
+    assert_true(request_hex_is_valid(HEX32, 32));
+    assert_false(request_hex_is_valid(HEX32, 31));
+    assert_false(request_hex_is_valid("0123456789ABCDEF0123456789abcdef", 32));
+    assert_true(request_key_is_valid(HEX32) && request_key_is_valid(SNP));
+    assert_false(request_key_is_valid(SBX) || request_key_is_valid(HEX64) || request_key_is_valid(""));
+    assert_true(request_key_is_sandboxes(SNP) && !request_key_is_sandboxes(HEX32));
+    assert_true(request_id_is_valid(SBX) && request_id_is_valid(TPB) && request_id_is_valid(SPR));
     assert_false(request_id_is_valid("tok_0123456789abcdefghjkmnpqrs"));
 }
 
@@ -135,6 +190,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_start),
         cmocka_unit_test(test_mode_decides_about_id_and_snapshot),
+        cmocka_unit_test(test_spares),
+        cmocka_unit_test(test_snapshots),
         cmocka_unit_test(test_small_requests),
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_seq_survives_a_refusal),

@@ -1,0 +1,366 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The steps of vm_snapshot, in order, each with a fault point of its name. */
+#include "broker/snapshot_take.h"
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/fdio.h"
+#include "base/json.h"
+#include "base/text.h"
+#include "broker/fault.h"
+#include "broker/snapshot_files.h"
+#include "broker/vm_files.h"
+#include "broker/vm_talk.h"
+#include "host/reflink.h"
+#include "host/sync_files.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#define COPY_MS 300000 /* pages written since the base, while the VM runs */
+#define STOP_MS 20000  /* the guest freezes its processes, the VMM saves its devices */
+#define GO_MS 15000    /* and goes on */
+#define COMMIT_MS 1000 /* to forget pages; not waited for any longer */
+
+/* memory or disk.img: the snapshot's own file, and its base's. */
+struct part {
+    const char *name;
+    int fd, base;
+    struct extents extents, base_extents;
+    struct piece_digests digests, base_digests;
+    size_t hashed;
+};
+enum { MEMORY, DISK, PARTS };
+
+struct work {
+    const struct snapshot_take *take;
+    struct vm_record *record;
+    char temp[SNAPSHOT_TEMP_SIZE];
+    int dir, devices, vm_disk;
+    struct part parts[PARTS];
+    struct vm_talk *talk;
+    json_t *files;
+    uint64_t pages, stall_us;
+    bool published;
+};
+
+static void part_done(struct part *part) {
+    (void)close_fd(part->fd);
+    (void)close_fd(part->base);
+    extents_done(&part->extents);
+    extents_done(&part->base_extents);
+    piece_digests_done(&part->digests);
+    piece_digests_done(&part->base_digests);
+}
+
+static void work_done(struct work *w) {
+    w->talk = vm_talk_close(w->talk);
+    (void)close_fd(w->dir);
+    (void)close_fd(w->devices);
+    (void)close_fd(w->vm_disk);
+    for (size_t i = 0; i < PARTS; i++)
+        part_done(&w->parts[i]);
+    json_decref(w->files);
+}
+
+/* --- before the VM stands still -------------------------------------------------------------------------------------- */
+
+static int create(const struct work *w, const char *name, int flags, int *ret_fd, struct sp_error *err) {
+    *ret_fd = openat(w->dir, name, flags | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    return *ret_fd >= 0 ? 0 : sp_error_errno(err, errno, "create", "%s of snapshot %s", name, w->take->key);
+}
+
+static int begin(struct work *w, struct sp_error *err) {
+    const struct layout *layout = w->take->layout;
+    char disk[ID_SIZE + 16];
+    int r;
+
+    snapshot_temp_name(w->temp, w->take->key, w->record->id);
+    r = snapshot_remove_temps(layout, w->record->id, err);
+    if (r < 0)
+        return r;
+    (void)text_printf(disk, sizeof(disk), "%s/" LAYOUT_DISK, w->record->id);
+    w->vm_disk = openat(layout->sandboxes, disk, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    if (w->vm_disk < 0)
+        return sp_error_errno(err, errno, "open", "%s", disk);
+    if (mkdirat(layout->snapshots, w->temp, 0711) < 0)
+        return sp_error_errno(err, errno, "mkdir", "%s", w->temp);
+    w->dir = openat(layout->snapshots, w->temp, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (w->dir < 0 || fchmod(w->dir, 0711) < 0)
+        return sp_error_errno(err, errno, "open", "%s", w->temp);
+    for (size_t i = 0; i < PARTS && r == 0; i++)
+        r = vm_files_open(layout, w->record->base, w->parts[i].name, O_RDONLY, &w->parts[i].base, err);
+    return r < 0 ? r : create(w, LAYOUT_DEVICES, O_WRONLY, &w->devices, err);
+}
+
+static int clone_memory(struct work *w, struct sp_error *err) {
+    struct part *memory = &w->parts[MEMORY];
+    int r = create(w, LAYOUT_MEMORY, O_RDWR, &memory->fd, err);
+    return r < 0 ? r : reflink_clone(memory->fd, memory->base, "memory", err);
+}
+
+/* What is dirty here would be written out by the clone, while the VM stands still. */
+static int flush_disk(struct work *w, struct sp_error *err) {
+    return fdatasync(w->vm_disk) < 0 ? sp_error_errno(err, errno, "fdatasync", "disk of %s", w->record->id) : 0;
+}
+
+static int ask(struct work *w, struct sp_error *err) {
+    const int fds[] = {w->parts[MEMORY].fd, w->devices};
+
+    w->talk = vm_talk_open(w->take->layout, w->record->id, err);
+    if (!w->talk)
+        return -(int)SP_E_VMM;
+    return vm_talk_send(w->talk, "snapshot", true,
+                        json_pack("{s:s, s:s}", "snapshot", w->take->key, "then", request_then_names[w->take->then]),
+                        fds, ARRAY_SIZE(fds), err);
+}
+
+/* What is known of the base. Without it every piece is hashed. */
+static int read_base(struct work *w, struct sp_error *err) {
+    _cleanup_close_ int dir = -1;
+    _cleanup_json_ json_t *manifest = NULL;
+    char hash[SHA256_HEX_SIZE];
+    int r = snapshot_open(w->take->layout, w->record->base, &dir, err);
+
+    if (r == 0)
+        r = snapshot_read_manifest(dir, w->record->base, &manifest, err);
+    for (size_t i = 0; i < PARTS && r == 0; i++) {
+        struct part *part = &w->parts[i];
+        r = snapshot_manifest_hash(manifest, part->name, hash, err);
+        if (r == 0)
+            r = snapshot_pieces_read(dir, part->name, hash, &part->base_digests, err);
+        if (r == 0)
+            r = extents_read(part->base, false, &part->base_extents, err);
+        if (r == -SP_E_UNSUPPORTED)
+            r = 0;
+    }
+    return r;
+}
+
+static int wait_copied(struct work *w, struct sp_error *err) {
+    return vm_talk_wait(w->talk, "copied", deadline_in_ms(COPY_MS), NULL, err);
+}
+
+static int flush_all(struct work *w, struct sp_error *err) {
+    const int fds[] = {w->parts[MEMORY].fd, w->vm_disk};
+    return sync_files(fds, ARRAY_SIZE(fds), err);
+}
+
+/* --- while it stands still ------------------------------------------------------------------------------------------- */
+
+static int stop(struct work *w, struct sp_error *err) {
+    int r = vm_talk_send(w->talk, "snapshot_stop", false, NULL, NULL, 0, err);
+    return r < 0 ? r : vm_talk_wait(w->talk, "stopped", deadline_in_ms(STOP_MS), NULL, err);
+}
+
+static int clone_disk(struct work *w, struct sp_error *err) {
+    struct part *disk = &w->parts[DISK];
+    int r = create(w, LAYOUT_DISK, O_RDWR, &disk->fd, err);
+    return r < 0 ? r : reflink_clone(disk->fd, w->vm_disk, "disk image", err);
+}
+
+static int go(struct work *w, struct sp_error *err) {
+    _cleanup_json_ json_t *done = NULL;
+    int r = vm_talk_send(w->talk, "snapshot_go", false, NULL, NULL, 0, err);
+
+    if (r == 0)
+        r = vm_talk_wait(w->talk, NULL, deadline_in_ms(GO_MS), &done, err);
+    if (r == 0)
+        r = json_get_opt_u64(done, "", "pages", 0, INT64_MAX, 0, &w->pages, err);
+    return r < 0 ? r : json_get_opt_u64(done, "", "stall_us", 0, INT64_MAX, 0, &w->stall_us, err);
+}
+
+/* --- after it ---------------------------------------------------------------------------------------------------------- */
+
+/* Read-only from here on, and proven to be so. */
+static int reopen(struct work *w, const char *name, int *fd, struct sp_error *err) {
+    *fd = close_fd(*fd);
+    *fd = openat(w->dir, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    return *fd < 0 ? sp_error_errno(err, errno, "open", "%s", name) : snapshot_file_own(*fd, name, err);
+}
+
+static int own(struct work *w, struct sp_error *err) {
+    struct stat devices, memory, base;
+    int r = reopen(w, LAYOUT_DEVICES, &w->devices, err);
+
+    for (size_t i = 0; i < PARTS && r == 0; i++)
+        r = reopen(w, w->parts[i].name, &w->parts[i].fd, err);
+    if (r < 0)
+        return r;
+    if (fstat(w->devices, &devices) < 0 || fstat(w->parts[MEMORY].fd, &memory) < 0 ||
+        fstat(w->parts[MEMORY].base, &base) < 0)
+        return sp_error_errno(err, errno, "fstat", "snapshot %s", w->take->key);
+    if (devices.st_size == 0 || devices.st_size > SNAPSHOT_DEVICES_MAX || memory.st_size != base.st_size)
+        return sp_error_set(err, SP_E_VMM, "space-vm left no device state, too much of it, or memory of another size");
+    return 0;
+}
+
+static int hash_part(struct part *part, struct sp_error *err) {
+    const struct piece_base base = {.digests = &part->base_digests, .extents = &part->base_extents};
+    int r = extents_read(part->fd, true, &part->extents, err);
+
+    if (r < 0 && r != -SP_E_UNSUPPORTED)
+        return r;
+    return r == 0 ? piece_digests_since(part->fd, &base, &part->extents, &part->digests, &part->hashed, err)
+                  : piece_digests_fd(part->fd, &part->digests, err);
+}
+
+static int hash(struct work *w, struct sp_error *err) {
+    char text[SHA256_HEX_SIZE];
+    int r = 0;
+
+    for (size_t i = 0; i < PARTS && r == 0; i++) {
+        r = hash_part(&w->parts[i], err);
+        if (r < 0)
+            break;
+        piece_digests_hex(&w->parts[i].digests, text);
+        r = snapshot_file_row(w->files, w->parts[i].fd, w->parts[i].name, text, err);
+    }
+    if (r == 0)
+        r = piece_hash_fd(w->devices, text, err);
+    return r < 0 ? r : snapshot_file_row(w->files, w->devices, LAYOUT_DEVICES, text, err);
+}
+
+static int write_manifest(const struct work *w, int *ret_fd, struct sp_error *err) {
+    const struct snapshot_manifest manifest = {.key = w->take->key,
+                                               .record = w->record,
+                                               .base = w->record->base,
+                                               .files = w->files,
+                                               .node = w->take->node_manifest};
+    _cleanup_free_ char *text = snapshot_manifest_print(&manifest, err);
+    int r = text ? create(w, LAYOUT_MANIFEST, O_WRONLY, ret_fd, err) : -(int)SP_E_INTERNAL;
+
+    if (r == 0)
+        r = fd_write_all(*ret_fd, text, strlen(text), err);
+    return r == 0 && fchmod(*ret_fd, 0444) < 0 ? sp_error_errno(err, errno, "chmod", LAYOUT_MANIFEST) : r;
+}
+
+/* The manifest among the rest: what makes the snapshot exist is the name the directory gets afterwards. */
+static int sync_all(struct work *w, struct sp_error *err) {
+    int pieces[PARTS] = {-1, -1}, manifest = -1, r = 0;
+
+    for (size_t i = 0; i < PARTS && r == 0; i++)
+        r = snapshot_pieces_write(w->dir, w->parts[i].name, &w->parts[i].digests, &pieces[i], err);
+    if (r == 0)
+        r = fault_point("snapshot.manifest", err);
+    if (r == 0)
+        r = write_manifest(w, &manifest, err);
+    if (r == 0) {
+        const int fds[] = {w->parts[MEMORY].fd, w->parts[DISK].fd, w->devices, pieces[MEMORY],
+                           pieces[DISK],        manifest,          w->dir};
+        r = sync_files(fds, ARRAY_SIZE(fds), err);
+    }
+    (void)close_fd(pieces[MEMORY]);
+    (void)close_fd(pieces[DISK]);
+    (void)close_fd(manifest);
+    return r;
+}
+
+static int publish(struct work *w, struct sp_error *err) {
+    int r = snapshot_publish(w->take->layout, w->temp, w->take->key, err);
+    w->published = r == 0 || faccessat(w->take->layout->snapshots, w->temp, F_OK, AT_SYMLINK_NOFOLLOW) < 0;
+    return r;
+}
+
+static int write_record(struct work *w, struct sp_error *err) {
+    _cleanup_close_ int dir =
+        openat(w->take->layout->sandboxes, w->record->id, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    struct vm_record next = *w->record;
+    int r;
+
+    if (dir < 0)
+        return sp_error_errno(err, errno, "open", "directory of %s", w->record->id);
+    (void)text_copy(next.base, sizeof(next.base), w->take->key);
+    r = vm_record_write(dir, &next, err);
+    if (r == 0)
+        *w->record = next;
+    return r;
+}
+
+/* From here on it is done, whatever space-vm says: what it does not forget it copies once more. */
+static int commit(struct work *w, struct sp_error *err) {
+    (void)err;
+    if (vm_talk_send(w->talk, "snapshot_committed", true, json_pack("{s:s}", "snapshot", w->take->key), NULL, 0,
+                     NULL) == 0)
+        (void)vm_talk_wait(w->talk, NULL, deadline_in_ms(COMMIT_MS), NULL, NULL);
+    return 0;
+}
+
+static const struct step {
+    const char *fault; /* the point before it */
+    int (*run)(struct work *w, struct sp_error *err);
+} steps[] = {
+    {"snapshot.begin", begin},      {"snapshot.clone", clone_memory},
+    {"snapshot.flush", flush_disk}, {"snapshot.ask", ask},
+    {"snapshot.base", read_base}, /* while space-vm copies */
+    {"snapshot.copy", wait_copied}, {"snapshot.copied", flush_all},
+    {"snapshot.stop", stop},        {"snapshot.stopped", clone_disk},
+    {"snapshot.disk", go},          {"snapshot.own", own},
+    {"snapshot.hash", hash},        {"snapshot.fsync", sync_all},
+    {"snapshot.publish", publish},  {"snapshot.record", write_record},
+    {"snapshot.committed", commit},
+};
+#define COMMITTED (ARRAY_SIZE(steps) - 1) /* before it the snapshot has become the VM's base */
+
+static uint64_t allocated(int fd) {
+    struct stat st;
+    return fstat(fd, &st) == 0 ? (uint64_t)st.st_blocks * 512 : 0;
+}
+
+static json_t *describe(const struct work *w, json_t *times) {
+    const struct part *memory = &w->parts[MEMORY], *disk = &w->parts[DISK];
+    return json_pack("{s:b, s:I, s:I, s:I, s:I, s:I, s:o, s:I, s:I}", "existed", false, "memory_bytes",
+                     (json_int_t)allocated(memory->fd), "disk_bytes", (json_int_t)allocated(disk->fd),
+                     "exclusive_bytes",
+                     (json_int_t)(extents_exclusive(&memory->extents) + extents_exclusive(&disk->extents)), "pages",
+                     (json_int_t)w->pages, "stall_us", (json_int_t)w->stall_us, "timings_us", times, "extents",
+                     (json_int_t)memory->extents.n, "pieces_hashed", (json_int_t)(memory->hashed + disk->hashed));
+}
+
+int snapshot_take(const struct snapshot_take *take, struct vm_record *record, json_t **ret, struct sp_error *err) {
+    struct work w = {.take = take,
+                     .record = record,
+                     .dir = -1,
+                     .devices = -1,
+                     .vm_disk = -1,
+                     .files = json_object(),
+                     .parts = {{.name = LAYOUT_MEMORY, .fd = -1, .base = -1},
+                               {.name = LAYOUT_DISK, .fd = -1, .base = -1}}};
+    json_t *times = json_object();
+    size_t at;
+    int r = 0;
+
+    for (at = 0; at < ARRAY_SIZE(steps); at++) {
+        uint64_t from = clock_monotonic_ns();
+        r = fault_point(steps[at].fault, err);
+        if (at == COMMITTED)
+            r = 0; /* too late to fail */
+        if (r == 0)
+            r = steps[at].run(&w, err);
+        (void)json_object_set_new(times, steps[at].fault + strlen("snapshot."),
+                                  json_integer((json_int_t)((clock_monotonic_ns() - from) / 1000)));
+        if (r < 0)
+            break;
+    }
+    if (r < 0 && w.published)
+        (void)snapshot_remove(take->layout, take->key, NULL);
+    if (r == 0)
+        *ret = describe(&w, times);
+    else
+        json_decref(times);
+    work_done(&w);
+    return r;
+}
+
+int snapshot_take_undo(const struct layout *layout, const char *key, struct vm_record *record, bool *ret_published,
+                       struct sp_error *err) {
+    _cleanup_close_ int dir = openat(layout->sandboxes, record->id, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    struct vm_record now;
+    int r = snapshot_remove_temps(layout, record->id, err);
+
+    *ret_published = r == 0 && snapshot_exists(layout, key);
+    if (r == 0 && *ret_published && fsync(layout->snapshots) < 0)
+        r = sp_error_errno(err, errno, "fsync", "snapshots");
+    if (r == 0 && dir >= 0 && vm_record_read(dir, record->id, &now, NULL) == 0)
+        (void)text_copy(record->base, sizeof(record->base), now.base);
+    return r;
+}
