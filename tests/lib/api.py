@@ -83,6 +83,68 @@ class Api:
     def sandbox(self, sandbox_id):
         return self.ok("GET", "/v1/sandboxes/" + sandbox_id)
 
+    def ask(self, sandbox_id, verb, body=None, **kw):
+        """POST …/{verb}: the answer, whatever it is."""
+        return self.call("POST", "/v1/sandboxes/%s/%s" % (sandbox_id, verb), body, **kw)
+
+    def operate(self, sandbox_id, verb, body=None, timeout=120, good=True):
+        """Accepted and final: the operation."""
+        a = self.ask(sandbox_id, verb, body, headers={"Prefer": "wait=30"}, timeout=60)
+        assert a.status == 202, "%s: %r" % (verb, a)
+        op = a.json["operation"]
+        if op["state"] not in ("succeeded", "failed"):
+            op = self.wait(op["id"], timeout)
+        assert not good or op["state"] == "succeeded", op
+        return op
+
+    def pause(self, sandbox_id, **kw):
+        return self.operate(sandbox_id, "pause", **kw)
+
+    def suspend(self, sandbox_id, **kw):
+        return self.operate(sandbox_id, "suspend", **kw)
+
+    def wake(self, sandbox_id, **kw):
+        return self.operate(sandbox_id, "wake", **kw)
+
+    def rollback(self, sandbox_id, snapshot_id, **kw):
+        return self.operate(sandbox_id, "rollback", {"snapshot_id": snapshot_id}, **kw)
+
+    def take_snapshot(self, sandbox_id, name=None, **kw):
+        """The id of the snapshot, which is ready."""
+        op = self.operate(sandbox_id, "snapshot", {"name": name} if name else {}, **kw)
+        return op["snapshot_id"]
+
+    def fork(self, sandbox_id, count=1, good=True, **body):
+        """(operation, ids of the children), once every child's create is over."""
+        op = self.operate(sandbox_id, "fork", {"count": count, **body}, good=good)
+        return op, [c["sandbox_id"] for c in op["children"] if c["state"] == "succeeded" or not good]
+
+    def snapshots(self, sandbox_id=None, **query):
+        words = ["%s=%s" % kv for kv in ({"sandbox_id": sandbox_id} if sandbox_id else {}).items()] + ["%s=%s" % kv for kv in query.items()]
+        items, cursor = [], ""
+        while True:
+            page = self.ok("GET", "/v1/snapshots?" + "&".join(words + ["limit=200"] + (["cursor=" + cursor] if cursor else [])))
+            items += page["items"]
+            cursor = page["next_cursor"]
+            if not cursor:
+                return items
+
+    def delete_snapshots(self, sandbox_id=None):
+        """Those that may go; a snapshot that is needed says so."""
+        for s in self.snapshots(sandbox_id):
+            if s["state"] in ("ready", "failed"):
+                a = self.call("DELETE", "/v1/snapshots/" + s["id"])
+                assert a.status in (202, 404, 409), a
+
+    def wait_state(self, sandbox_id, *states, timeout=60):
+        end = time.monotonic() + timeout
+        while True:
+            s = self.sandbox(sandbox_id)
+            if s["state"] in states:
+                return s
+            assert time.monotonic() < end, "%s is %s, not %s: %s" % (sandbox_id, s["state"], states, s["error"])
+            time.sleep(0.02)
+
     def session(self, sandbox_id, argv, **body):
         return self.ok("POST", "/v1/sandboxes/%s/sessions" % sandbox_id, {"command": argv[0], "args": argv[1:], **body})
 

@@ -268,14 +268,32 @@ def list_shm(scope):
     return set(found)
 
 
-def snapshot(state_dir, uid_base=None):
-    """{class: set of names}."""
+def spares(state_dir, everyone):
+    """{id: uid} of the machines that stand by (node-protocol.md): those that live. A dead one is a leftover like any other."""
+    found = {}
+    for record in list(pathlib.Path(state_dir).glob("store/sandboxes/spr_*/vm.json")) + \
+            list(pathlib.Path(state_dir).glob("*/store/sandboxes/spr_*/vm.json")):
+        try:
+            uid = json.loads(record.read_text())["uid"]
+        except (OSError, ValueError, KeyError):
+            continue
+        if any(p.uid == uid and p.comm == "space-vm" for p in everyone):
+            found[record.parent.name] = uid
+    return found
+
+
+def snapshot(state_dir, uid_base=None, standing_by=False):
+    """{class: set of names}. With standing_by, machines that live and belong to nobody yet are left out: how many there are is the node's
+    affair and changes by itself."""
     scope = Scope(str(state_dir), uid_base)
     everyone = list(processes())
-    return {"processes": list_processes(scope, everyone), "netns": list_netns(scope, everyone), "taps": list_taps(scope, everyone),
+    left_out = spares(state_dir, everyone) if standing_by else {}
+    everyone = [p for p in everyone if p.uid not in left_out.values()]
+    seen = {"processes": list_processes(scope, everyone), "netns": list_netns(scope, everyone), "taps": list_taps(scope, everyone),
             "mounts": list_mounts(scope), "loops": list_loops(scope), "cgroups": list_cgroups(scope),
             "unix_sockets": list_unix_sockets(scope), "listeners": list_listeners(scope), "files": list_files(scope),
             "nft": list_nft(scope), "shm": list_shm(scope)}
+    return {c: {n for n in names if not any(i in n for i in left_out)} for c, names in seen.items()}
 
 
 def diff(before, after, ignore=()):

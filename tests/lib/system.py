@@ -9,6 +9,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 
@@ -30,10 +31,56 @@ def free_ports(n):
     return ports
 
 
+class Faults:
+    """An installation whose broker obeys a file (src/broker/fault.h): the shipped programs, started by a script in the broker's place."""
+
+    SIZE, LOG_AT = 65536, 512
+
+    def __init__(self, root):
+        self.root, self.file = root, root / "fault"
+        self.file.write_bytes(bytes(self.SIZE))
+
+    def install(self):
+        out = self.root / "out"
+        shutil.copytree(OUT, out, symlinks=True)
+        libexec = out / "libexec" / "space"
+        (libexec / "real").mkdir()
+        (libexec / "space-broker").rename(libexec / "real" / "space-broker")
+        (libexec / "space-broker").write_text("#!/bin/sh\nSPACE_FAULT=@%s exec %s --enable-faults --space-vm %s --preload %s \"$@\"\n" % (
+            self.file, libexec / "real" / "space-broker", libexec / "space-vm", next(libexec.glob("*preload*.so"))))
+        (libexec / "space-broker").chmod(0o755)
+        return out
+
+    def _write(self, text):
+        with open(self.file, "r+b") as f:
+            f.write(text.encode().ljust(self.LOG_AT, b"\0"))
+
+    def arm(self, point, action):
+        self._write("%s:%s" % (point, action))
+
+    def disarm(self):
+        self._write("")
+
+    def hit(self):
+        """The fault was met (it happens once)."""
+        with open(self.file, "rb") as f:
+            return f.read(1) == b"\0"
+
+    def passed(self):
+        """The points passed since the last call."""
+        data = self.file.read_bytes()[self.LOG_AT:]
+        used, names = int.from_bytes(data[:8], sys.byteorder), data[8:]
+        new = names[:min(used, len(names))].decode().split()
+        with open(self.file, "r+b") as f:  # from the start again
+            f.seek(self.LOG_AT)
+            f.write(bytes(8))
+        return new
+
+
 class System:
     _made = 0
 
-    def __init__(self, kernel="auto", **settings):
+    def __init__(self, kernel="auto", faults=False, **settings):
         System._made += 1
         uid_base = 1000000 + (os.getpid() % 4000) * 100000 + System._made * 10000  # two runs at once share no uid
         self.root = pathlib.Path(tempfile.mkdtemp(prefix="sp", dir="/tmp"))
@@ -50,6 +97,10 @@ class System:
         for name in ("SPACE_API_URL", "SPACE_TOKEN", "SPACE_CONFIG"):
             self.env.pop(name, None)
         self._kernels()
+        self.out = OUT
+        if faults:
+            self.faults = Faults(self.root)
+            self.out = self.faults.install()
 
     def _kernels(self):
         for profile in ("stock", "lean"):
@@ -59,7 +110,7 @@ class System:
                                 ignore=shutil.ignore_patterns("initrd.cpio", "build*", "*.log"))
 
     def cli(self, *args, input=None, timeout=180, check=True, env=None):
-        p = subprocess.run([str(OUT / "bin" / "space"), *args], input=input, capture_output=True, timeout=timeout,
+        p = subprocess.run([str(self.out / "bin" / "space"), *args], input=input, capture_output=True, timeout=timeout,
                            env={**self.env, **(env or {})}, stdin=None if input is not None else subprocess.DEVNULL)
         if check:
             assert p.returncode == 0, "space %s: exit %d\n%s\n%s" % (" ".join(args), p.returncode, p.stdout.decode(errors="replace"),
@@ -116,6 +167,18 @@ class System:
         old = self.kill(name)
         self.wait_restarted(name, old)
         self.wait_ready()
+
+    def sql(self, text):
+        """One statement in the private database; the rows, as text."""
+        url = (self.state / "etc" / "database_url").read_text().strip()
+        p = subprocess.run(["psql", url, "-XAtc", text], capture_output=True, timeout=30)
+        assert p.returncode == 0, p.stderr
+        return [line.split("|") for line in p.stdout.decode().splitlines()]
+
+    def advance_policies(self, seconds):
+        """Moves the clock of the idle policies on; everything else goes by the real one."""
+        self.sql("WITH c AS (UPDATE policy_clock SET offset_s = offset_s + %d RETURNING offset_s) "
+                 "SELECT offset_s, pg_notify('space', 'rclock') FROM c" % seconds)
 
     def logs(self, lines=30):
         out = []

@@ -94,7 +94,7 @@ def test_create_delete_under_random_kills(own):
     cycles = size(15, 200)
     seed = int(os.environ.get("SPACE_CHAOS_SEED", time.time()))
     rng = random.Random(seed)
-    look = lambda: hostdiff.snapshot(str(own.root), int(own.settings["uid_base"]))  # noqa: E731
+    look = lambda: hostdiff.snapshot(str(own.root), int(own.settings["uid_base"]), standing_by=True)  # noqa: E731
     before = look()
     killer = Killer(own, rng)
     killer.start()

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Reads random numbers as fast as it can and notes each with both clocks, in a ring in a file that outlives a freeze: what a
+ * program sees from its first instruction on after it was thawed. Ends when the file <ring>.stop is there.
+ */
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <time.h>
+#include <unistd.h>
+
+#define ENTRIES (1u << 17)
+
+struct entry {
+    int64_t monotonic, realtime;
+    uint64_t value;
+};
+
+static int64_t now(clockid_t id) {
+    struct timespec t;
+    clock_gettime(id, &t);
+    return t.tv_sec * 1000000000ll + t.tv_nsec;
+}
+
+int main(int argc, char **argv) {
+    char stop[256];
+    if (argc != 2 || snprintf(stop, sizeof stop, "%s.stop", argv[1]) >= (int)sizeof stop)
+        return 64;
+    int fd = open(argv[1], O_RDWR | O_CREAT, 0644);
+    if (fd < 0 || ftruncate(fd, ENTRIES * sizeof(struct entry)) < 0)
+        return 1;
+    struct entry *ring = mmap(NULL, ENTRIES * sizeof(struct entry), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (ring == MAP_FAILED)
+        return 1;
+    for (uint32_t i = 0;; i++) {
+        struct entry e = {.monotonic = now(CLOCK_MONOTONIC), .realtime = now(CLOCK_REALTIME)};
+        if (getrandom(&e.value, sizeof e.value, 0) != sizeof e.value)
+            return 1;
+        ring[i % ENTRIES] = e;
+        if (i % 1024 == 0 && access(stop, F_OK) == 0)
+            return 0;
+    }
+}
