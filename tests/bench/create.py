@@ -2,10 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """How long a sandbox takes from the HTTP request to ready, and to the first byte of a command's output.
 
-Beside it, in the same run: the VMM's own clone without our control plane, and `podman run` of the same root file system. Pool-less
-clones, seed template, 256 MiB, one vCPU. "ready" means: the create operation succeeded, so the guest agent has acknowledged
-its new identity. One create at a time; every sandbox is deleted before the next."""
+Beside it, in the same run: the VMM's own clone without our control plane, and `podman run` of the same root file system. Seed template,
+256 MiB, one vCPU. "ready" means: the create operation succeeded, so the guest agent has acknowledged its new identity. One create at a
+time; every sandbox is deleted before the next. `create_ready`, `create_first_byte`: a machine of a pool (.stock: with Debian's kernel);
+`create_ready/KERNEL`, `create_first_byte/KERNEL`: no pool, a clone or a machine that stands by blank. --burst N: N creates at once over a
+pool of N, and nothing else."""
 
+import concurrent.futures
 import json
 import subprocess
 import sys
@@ -14,6 +17,7 @@ import time
 from report import Report, arguments, finish, percentile
 
 from lib import api as apilib
+from lib import benching
 from lib.system import CACHE, OUT, System
 
 PODMAN = ["podman", "--runtime", "runc", "run", "--rm", "--network", "none", "--ulimit", "nofile=1024:1024", "--ulimit",
@@ -26,6 +30,58 @@ def one_ready(api):
     took = (time.monotonic() - t) * 1000
     ok = r["operation"]["state"] == "succeeded"
     return took if ok else None, r["sandbox"]["id"]
+
+
+def pooled(report, system, kernel, n, podman_p50):
+    """Hits: the pool is full again before each."""
+    api = system.api
+    pool_id = benching.pool(api, 2)
+    for result, fn, budget in (("create_ready", one_ready, {"p50": 15, "p99": 60}), ("create_first_byte", one_first_byte, {"p50": 50, "p99": 150})):
+        values, failures, misses, steps = [], 0, 0, {}
+        for i in range(n + 1):
+            benching.wait_warm(api, pool_id, 2)
+            took, sid = fn(api)
+            sandbox = api.sandbox(sid)
+            api.delete(sid)
+            if i == 0:
+                continue
+            if took is None:
+                failures += 1
+            elif sandbox["start_kind"] != "warm":
+                misses += 1
+            else:
+                values.append(took)
+                for k, v in (sandbox.get("timings") or {}).items():
+                    steps.setdefault(k, []).append(v)
+        report.add(benching.name(result, kernel), values, failures, budget=budget,
+                   ratio={"to": "podman run", "p50": percentile(values, 50) / podman_p50} if podman_p50 and values else None)
+        print("%s: %d misses; steps, p50 ms: %s" % (benching.name(result, kernel), misses,
+                                                    {k: round(percentile(v, 50), 1) for k, v in sorted(steps.items())}))
+
+
+def burst(report, system, kernel, size, rounds):
+    """As many creates at once as the pool has machines."""
+    api = system.api
+    pool_id = benching.pool(api, size)
+    values, failures, kinds = [], 0, {}
+    for i in range(rounds + 1):
+        benching.wait_warm(api, pool_id, size)
+        time.sleep(1)
+        with concurrent.futures.ThreadPoolExecutor(size) as executor:
+            results = list(executor.map(lambda _: one_ready(api), range(size)))
+        for took, sid in results:
+            if i and took is None:
+                failures += 1
+            elif i:
+                values.append(took)
+                kind = api.sandbox(sid)["start_kind"]
+                kinds[kind] = kinds.get(kind, 0) + 1
+        for _, sid in results:
+            api.delete(sid, wait=False)
+        for _, sid in results:
+            api.wait_state(sid, "deleted")
+    report.add(benching.name("create_burst_%d" % size, kernel), values, failures, budget={"p95": 150})
+    report.conditions["burst %s" % kernel] = "%d at once over a pool of %d: %s" % (size, size, kinds)
 
 
 def one_first_byte(api):
@@ -103,6 +159,8 @@ def bench_kernel(report, kernel, n, podman_p50):
         report.add("create_first_byte/%s" % kernel, values, failures, budget={"p50": 350 if kernel == "lean" else 500},
                    ratio={"to": "podman run", "p50": percentile(values, 50) / podman_p50} if podman_p50 and values else None)
         idle(report, system, kernel)
+        benching.raise_quotas(system.api)
+        pooled(report, system, kernel, n, podman_p50)
     finally:
         system.remove()
 
@@ -124,13 +182,30 @@ def idle(report, system, kernel):
     system.api.delete(sid)
 
 
+def bursts(report, args):
+    for kernel in benching.kernels(args.kernel):
+        system = System(kernel=kernel, max_sandboxes=200)
+        try:
+            system.up()
+            system.seed()
+            benching.raise_quotas(system.api)
+            system.api.delete(system.api.create())
+            burst(report, system, kernel, args.burst, args.runs or 5)
+        finally:
+            system.remove()
+
+
 def main():
-    args = arguments(__doc__, kernel={"choices": ["stock", "lean", "both"], "default": "both"})
+    args = arguments(__doc__, kernel={"choices": ["stock", "lean", "both"], "default": "both"}, burst={"type": int, "default": 0})
     n = args.runs or 30
     report = Report("create")
-    report.conditions.update({"sandbox": "seed, 1 vCPU, 256 MiB, no pool", "accelerator": "auto (tcg without /dev/kvm)",
+    report.conditions.update({"sandbox": "seed, 1 vCPU, 256 MiB", "accelerator": "auto (tcg without /dev/kvm)",
                               "store": "btrfs on a loop device", "cache": "warm; two creates before counting",
                               "ready": "create operation succeeded: the guest acknowledged its identity"})
+    if args.burst:
+        bursts(report, args)
+        finish(report, args)
+        return
     values, failures = podman(n)
     peer = report.add("podman_run", values, failures)
     for kernel in ("lean", "stock") if args.kernel == "both" else (args.kernel,):

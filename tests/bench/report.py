@@ -25,8 +25,8 @@ class Report:
     def add(self, name, values, failures=0, unit="ms", budget=None, ratio=None):
         r = {"name": name, "unit": unit, "n": len(values), "failures": failures}
         if values:
-            r.update({k: round(v, 2) for k, v in zip(("p50", "p90", "p99", "max"),
-                                                     [percentile(values, p) for p in (50, 90, 99)] + [max(values)])})
+            r.update({k: round(v, 2) for k, v in zip(("p50", "p90", "p95", "p99", "max"),
+                                                     [percentile(values, p) for p in (50, 90, 95, 99)] + [max(values)])})
         if budget:
             r["budget"] = budget
         if ratio:

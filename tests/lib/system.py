@@ -170,8 +170,9 @@ class System:
 
     def sql(self, text):
         """One statement in the private database; the rows, as text."""
-        url = (self.state / "etc" / "database_url").read_text().strip()
-        p = subprocess.run(["psql", url, "-XAtc", text], capture_output=True, timeout=30)
+        env = {**self.env, "PGPASSWORD": (self.state / "etc" / "database_password").read_text().strip()}
+        p = subprocess.run(["psql", "-h", str(self.state / "run" / "db"), "-U", "space", "-d", "space", "-XAtc", text], env=env,
+                           capture_output=True, timeout=30)
         assert p.returncode == 0, p.stderr
         return [line.split("|") for line in p.stdout.decode().splitlines()]
 
