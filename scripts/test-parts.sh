@@ -124,7 +124,4 @@ part_engine() { system_part engine; }
 part_system() { system_part system; }
 part_fault() { system_part fault; }
 
-part_docs() {
-    need_tests tests/docs
-    pytest_folder tests/docs
-}
+part_docs() { system_part docs; }

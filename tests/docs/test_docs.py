@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Promise: what the documentation shows works. The tutorial's blocks are run as they stand; every `space` command and `./do` command shown
+"""Promise: what the documentation shows works. The blocks of the tutorial and the how-tos are run as they stand; every `space` command and `./do` command shown
 anywhere exists."""
 
 import os
 import re
 import subprocess
+
+import pytest
 
 from lib.system import ROOT
 
@@ -26,13 +28,25 @@ def test_tutorial(system, tmp_path):
     assert "event: process_started" in out and '"exit_code":3' in out.replace(" ", "")
 
 
+@pytest.mark.parametrize("page", ["suspend-and-wake", "fork", "pools", "policies"])
+def test_howto(system, tmp_path, page):
+    script = "set -euo pipefail\n" + "\n".join(blocks(ROOT / "docs" / "howto" / (page + ".md"), "sh"))
+    env = {**system.env, "PATH": "%s:%s" % (system.out / "bin", os.environ["PATH"])}
+    p = subprocess.run(["bash", "-c", script], env=env, cwd=tmp_path, capture_output=True, timeout=240)
+    print(p.stdout.decode(), p.stderr.decode())
+    assert p.returncode == 0
+    expected = {"suspend-and-wake": ["where I was", "suspended"], "fork": ["prepared"], "pools": ["WARM", "START"], "policies": ["idle_pause_after_s"]}
+    for text in expected[page]:
+        assert text in p.stdout.decode()
+
+
 def test_shown_space_commands_exist(system):
     known = system.cli("help").stdout.decode()
     names = {line.strip().split("  ")[0] for line in known.splitlines() if line.startswith("  ")}
     shown = set()
     for path in DOCS:
         for line in path.read_text().splitlines():
-            for m in re.finditer(r"(?:^|[`\s/])space ((?:template |op )?[a-z]+)(?=[\s`]|$)", line):
+            for m in re.finditer(r"(?:^|[`\s/])space ((?:template |op |snapshots |pool )?[a-z]+)(?=[\s`]|$)", line):
                 if "`" in line or line.startswith(("sudo", "space")):
                     shown.add(m.group(1))
     unknown = {s for s in shown if s not in names} - {"in", "and", "is", "for", "of", "to", "help", "itself"}
