@@ -40,6 +40,7 @@ struct control {
     struct rate rate;
     struct metrics metrics;
     _Atomic bool is_ready; /* the schema is there and this version's; the bootstrap token is in */
+    bool has_test_clock;   /* SPACE_TEST_CLOCK=1: the clock of the policies may be moved */
     bool is_stopping;      /* loop thread */
     unsigned servers_left; /* while stopping */
 };

@@ -77,10 +77,8 @@ static int check_params(struct request *rq) {
     static const struct {
         const char *name;
         enum id_kind kind;
-    } ids[] = {{"sandbox_id", ID_SANDBOX},
-               {"operation_id", ID_OPERATION},
-               {"session_id", ID_SESSION},
-               {"token_id", ID_TOKEN},
+    } ids[] = {{"sandbox_id", ID_SANDBOX}, {"operation_id", ID_OPERATION}, {"session_id", ID_SESSION},
+               {"token_id", ID_TOKEN},     {"snapshot_id", ID_SNAPSHOT},   {"pool_id", ID_POOL},
                {"tenant_id", ID_TENANT}};
     static const struct {
         const char *name;

@@ -11,6 +11,8 @@ static int check_attach(struct request *rq, const struct session_attach *a) {
         return request_problem(rq, PROBLEM_GONE, "", "the sandbox is %s", sandbox_state_name(a->sandbox_state));
     if (a->session.is_expired)
         return request_problem(rq, PROBLEM_GONE, "", "the session has expired");
+    if (a->sandbox_state == SANDBOX_WAKING)
+        return request_problem(rq, PROBLEM_NOT_READY, "", "the sandbox is waking");
     if (a->sandbox_state != SANDBOX_RUNNING)
         return request_problem(rq, PROBLEM_SANDBOX_NOT_RUNNING, "", "the sandbox is %s",
                                sandbox_state_name(a->sandbox_state));

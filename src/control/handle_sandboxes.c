@@ -1,96 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sandboxes: create, list, read, describe, delete. */
 #include "base/text.h"
+#include "control/accepted.h"
 #include "control/handlers.h"
 #include "control/render.h"
-#include "model/limits.h"
-#include "model/requests.h"
 #include "store/lifecycle.h"
 #include "store/nodes.h"
-#include "store/operations.h"
+#include "store/snapshots.h"
 #include "store/templates.h"
-#include <ctype.h>
 #include <string.h>
 
-#define DEFAULT_VCPUS 1
-#define DEFAULT_MEMORY_MIB 512
-#define NO_ROOM_RETRY_S 5
-
-/* {operation_id, operation, sandbox}, and what a caller may wait for. */
-static int answer_accepted(struct request *rq, const char *operation_id) {
-    _cleanup_result_ struct store_result *res = NULL;
-    struct operation op;
-    struct sandbox b;
-    int r = sandbox_get_by_operation(rq->db, operation_id, rq->auth.tenant_id, &res, &op, &b, &rq->err);
-    if (r < 0)
-        return r;
-    json_t *o = json_object();
-    put_text(o, "operation_id", op.id);
-    put_new(o, "operation", render_operation(&op));
-    put_new(o, "sandbox", render_sandbox(&b));
-    rq->answer = o;
-    rq->status = 202;
-    rq->is_settled = operation_is_final(op.state);
-    (void)text_copy(rq->object_id, sizeof(rq->object_id), b.id);
-    return 0;
-}
-
-int refresh_sandbox_accepted(struct request *rq) {
-    return answer_accepted(rq, rq->wait_key);
-}
-
-/* The first answer: from here on the operation may be waited for. */
-static int begin_accepted(struct request *rq, const char *operation_id) {
-    rq->wait_kind = 'o';
-    (void)text_copy(rq->wait_key, sizeof(rq->wait_key), operation_id);
-    return answer_accepted(rq, operation_id);
-}
-
 /* ---- create ---- */
-
-static int check_quota(struct request *rq, uint64_t vcpus, uint64_t memory_mib) {
-    _cleanup_result_ struct store_result *res = NULL;
-    struct tenant t;
-    int r = tenant_get(rq->db, rq->auth.tenant_id, true, &res, &t, &rq->err);
-    if (r < 0)
-        return request_map(rq, r, SP_E_NOT_FOUND, PROBLEM_UNAUTHORIZED, "Authorization"); /* removed just now */
-    const struct {
-        const char *name;
-        uint64_t used, more, max;
-    } quotas[] = {{"max_sandboxes", t.sandboxes, 1, t.quotas.max_sandboxes},
-                  {"max_vcpus", t.vcpus, vcpus, t.quotas.max_vcpus},
-                  {"max_memory_mib", t.memory_mib, memory_mib, t.quotas.max_memory_mib}};
-    for (size_t i = 0; i < ARRAY_SIZE(quotas); i++)
-        if (quotas[i].used + quotas[i].more > quotas[i].max) {
-            rq->retry_after_s = NO_ROOM_RETRY_S;
-            return request_problem(rq, PROBLEM_QUOTA_EXCEEDED, quotas[i].name,
-                                   "the tenant uses %llu of %llu (%s), %llu more were asked for",
-                                   (unsigned long long)quotas[i].used, (unsigned long long)quotas[i].max,
-                                   quotas[i].name, (unsigned long long)quotas[i].more);
-        }
-    return 0;
-}
-
-/* A host name out of the sandbox's name, else out of its id. */
-static void make_hostname(char dst[64], const char *name, const char *id) {
-    size_t n = 0;
-    for (const char *p = name ? name : id; *p && n < 63; p++)
-        dst[n++] = isalnum((unsigned char)*p) ? (char)tolower((unsigned char)*p) : '-';
-    while (n > 1 && dst[n - 1] == '-')
-        n--;
-    dst[n] = '\0';
-}
-
-static char *print_member(const json_t *body, const char *name) {
-    json_t *v = json_object_get(body, name);
-    _cleanup_json_ json_t *empty = json_object();
-    return json_print(v ? v : empty);
-}
-
-static uint64_t resource(const json_t *body, const json_t *manifest, const char *name, uint64_t fallback) {
-    uint64_t from_template = body_uint(json_object_get(manifest, "resources"), name, fallback);
-    return body_uint(json_object_get(body, "resources"), name, from_template);
-}
 
 static int place(struct request *rq, struct sandbox_new_row *n, char node_id[65]) {
     enum placement placement;
@@ -107,34 +27,31 @@ static int place(struct request *rq, struct sandbox_new_row *n, char node_id[65]
 }
 
 static int insert(struct request *rq, const struct sandbox_new_row *resolved) {
-    struct sandbox_new_row row = *resolved, *n = &row;
-    _cleanup_free_ char *metadata = print_member(rq->body, "metadata"), *env = print_member(rq->body, "env");
-    char id[ID_SIZE], operation_id[ID_SIZE], hostname[64], node_id[65], machine_id[33];
-    unsigned char bits[16];
-    int r = place(rq, n, node_id);
+    struct sandbox_new_row n = *resolved;
+    _cleanup_free_ char *metadata = accepted_member(rq->body, "metadata"), *env = accepted_member(rq->body, "env");
+    _cleanup_free_ char *lifecycle = NULL;
+    struct new_identity who;
+    int r = accepted_lifecycle(rq, NULL, json_object_get(rq->body, "lifecycle"), &n.description, &lifecycle);
     if (r < 0)
         return r;
-    id_new(id, ID_SANDBOX);
-    id_new(operation_id, ID_OPERATION);
-    random_bytes(bits, sizeof(bits));
-    text_hex(machine_id, bits, sizeof(bits));
-    n->name = body_text(rq->body, "name");
-    make_hostname(hostname, n->name, id);
-    n->id = id;
-    n->operation_id = operation_id;
-    n->tenant_id = rq->auth.tenant_id;
-    n->metadata = metadata;
-    n->env = env;
-    n->hostname = hostname;
-    n->machine_id = machine_id;
-    n->timeout_s = rq->c->settings.create_timeout_s;
-    r = lifecycle_create(rq->db, n, &rq->err);
-    return r < 0 ? r : begin_accepted(rq, operation_id);
+    n.description.name = body_text(rq->body, "name");
+    n.description.metadata = metadata;
+    accepted_identity(&who, n.description.name);
+    n.id = who.id;
+    n.operation_id = who.operation_id;
+    n.tenant_id = rq->auth.tenant_id;
+    n.env = env;
+    n.hostname = who.hostname;
+    n.machine_id = who.machine_id;
+    n.timeout_s = rq->c->settings.create_timeout_s;
+    r = lifecycle_create(rq->db, &n, &rq->err);
+    return r < 0 ? r : accepted_begin(rq, who.operation_id);
 }
 
-int handle_sandbox_create(struct request *rq) {
+static int create_from_template(struct request *rq) {
     _cleanup_result_ struct store_result *res = NULL;
     _cleanup_json_ json_t *manifest = NULL;
+    char node_id[65];
     struct template_ref ref;
     struct template t;
     struct sandbox_new_row n = {0};
@@ -147,10 +64,50 @@ int handle_sandbox_create(struct request *rq) {
     n.template_name = t.name;
     n.template_tag = *ref.tag ? ref.tag : NULL;
     n.digest = t.digest;
-    n.vcpus = resource(rq->body, manifest, "vcpus", DEFAULT_VCPUS);
-    n.memory_mib = resource(rq->body, manifest, "memory_mib", DEFAULT_MEMORY_MIB);
-    r = check_quota(rq, n.vcpus, n.memory_mib);
+    accepted_resources(rq->body, manifest, &n.vcpus, &n.memory_mib);
+    r = accepted_check_quota(rq, 1, n.vcpus, n.memory_mib);
+    if (r == 0)
+        r = place(rq, &n, node_id);
     return r < 0 ? r : insert(rq, &n);
+}
+
+/* On the snapshot's node and with its resources. The lock keeps it from being removed meanwhile. */
+static int create_from_snapshot(struct request *rq, const char *id) {
+    _cleanup_result_ struct store_result *res = NULL;
+    struct snapshot x;
+    int r = snapshot_get(rq->db, id, rq->auth.tenant_id, true, &res, &x, &rq->err);
+    if (r < 0)
+        return request_map(rq, r, SP_E_NOT_FOUND, PROBLEM_NOT_FOUND, "snapshot_id");
+    if (x.state != SNAPSHOT_READY)
+        return request_problem(rq, PROBLEM_WRONG_STATE, "snapshot_id", "the snapshot is %s",
+                               snapshot_state_name(x.state));
+    struct sandbox_new_row n = {.template_id = x.template_id,
+                                .template_name = x.template_name,
+                                .template_tag = x.template_tag,
+                                .digest = x.digest,
+                                .vcpus = x.vcpus,
+                                .memory_mib = x.memory_mib,
+                                .node_id = x.node_id,
+                                .start_snapshot_id = x.id,
+                                .parent_sandbox_id = x.sandbox_id};
+    r = accepted_check_quota(rq, 1, n.vcpus, n.memory_mib);
+    if (r == 0)
+        r = accepted_check_room(rq, x.node_id, 1, n.vcpus, n.memory_mib);
+    if (r == 0)
+        r = snapshot_use(rq->db, x.id, &rq->err);
+    return r < 0 ? r : insert(rq, &n);
+}
+
+int handle_sandbox_create(struct request *rq) {
+    const char *template = body_text(rq->body, "template"), *snapshot_id = body_text(rq->body, "snapshot_id");
+    if (!template && !snapshot_id)
+        return sp_error_field(&rq->err, SP_E_INVALID, "template", "template is required, or snapshot_id");
+    if (template && snapshot_id)
+        return sp_error_field(&rq->err, SP_E_INVALID, "snapshot_id", "snapshot_id excludes template");
+    if (snapshot_id && json_object_get(rq->body, "resources"))
+        return sp_error_field(&rq->err, SP_E_INVALID, "resources",
+                              "resources are the snapshot's own: they go with template only");
+    return snapshot_id ? create_from_snapshot(rq, snapshot_id) : create_from_template(rq);
 }
 
 /* ---- reading ---- */
@@ -196,26 +153,6 @@ int handle_sandbox_list(struct request *rq) {
 
 /* ---- describe ---- */
 
-/* RFC 7396, one level deep: null removes. */
-static json_t *merge(const char *old_text, json_t *patch) {
-    json_t *merged = json_of_text(old_text, json_object());
-    const char *key;
-    json_t *value;
-    json_object_foreach (patch, key, value) {
-        if (json_is_null(value))
-            (void)json_object_del(merged, key);
-        else
-            (void)json_object_set(merged, key, value);
-    }
-    return merged;
-}
-
-/* The result must keep the rules a new sandbox's metadata keep. */
-static int check_metadata(struct request *rq, json_t *metadata) {
-    _cleanup_json_ json_t *as_created = json_pack("{s:s, s:O}", "template", "x", "metadata", metadata);
-    return validate_body(&request_sandbox_create, as_created, &rq->err);
-}
-
 int handle_sandbox_update(struct request *rq) {
     _cleanup_result_ struct store_result *res = NULL;
     const char *id = request_param(rq, "sandbox_id");
@@ -226,12 +163,17 @@ int handle_sandbox_update(struct request *rq) {
         return r;
     if (b.state == SANDBOX_DELETING || b.state == SANDBOX_DELETED)
         return request_problem(rq, PROBLEM_GONE, "", "the sandbox is %s", sandbox_state_name(b.state));
-    _cleanup_json_ json_t *metadata = merge(b.metadata, patch);
-    r = check_metadata(rq, metadata);
+    struct sandbox_description d = {.name = name ? json_string_value(name) : b.name};
+    _cleanup_free_ char *lifecycle = NULL;
+    _cleanup_json_ json_t *metadata = accepted_merge(b.metadata, patch);
+    r = accepted_check_metadata(rq, metadata);
+    if (r == 0)
+        r = accepted_lifecycle(rq, b.lifecycle, json_object_get(rq->body, "lifecycle"), &d, &lifecycle);
     if (r < 0)
         return r;
     _cleanup_free_ char *text = json_print(metadata);
-    r = sandbox_describe(rq->db, id, name ? json_string_value(name) : b.name, text, &rq->err);
+    d.metadata = text;
+    r = sandbox_describe(rq->db, id, &d, &rq->err);
     if (r == 0)
         r = handle_sandbox_get(rq);
     (void)text_copy(rq->object_id, sizeof(rq->object_id), id);
@@ -249,8 +191,8 @@ int handle_sandbox_delete(struct request *rq) {
     if (r < 0)
         return r;
     if (b.delete_operation_id)
-        return begin_accepted(rq, b.delete_operation_id);
+        return accepted_begin(rq, b.delete_operation_id);
     id_new(operation_id, ID_OPERATION);
-    r = lifecycle_delete(rq->db, &b, operation_id, &rq->err);
-    return r < 0 ? r : begin_accepted(rq, operation_id);
+    r = lifecycle_delete(rq->db, &b, operation_id, REASON_CLIENT, &rq->err);
+    return r < 0 ? r : accepted_begin(rq, operation_id);
 }

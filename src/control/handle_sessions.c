@@ -1,19 +1,50 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sessions: prepare a command, list, read. The data plane's side of them is handle_attach.c. */
 #include "base/text.h"
+#include "control/accepted.h"
 #include "control/handlers.h"
 #include "control/render.h"
 #include "model/limits.h"
+#include "model/policy.h"
 #include "store/sandboxes.h"
 #include "store/sessions.h"
 #include <string.h>
 
 #define SESSIONS_RETRY_S 2
 
-/* Running and ready, else why not. */
+static bool wakes_on_traffic(const struct sandbox *b) {
+    struct lifecycle_policy p = lifecycle_policy_default();
+    _cleanup_json_ json_t *fields = json_of_text(b->lifecycle, json_object());
+    lifecycle_policy_merge(&p, fields);
+    return p.wake_on_traffic;
+}
+
+/* Traffic wakes it, or is refused; on one that is waking already the session waits with it. */
+static int check_asleep(struct request *rq, const struct sandbox *b) {
+    if (b->operation_id)
+        (void)text_copy(rq->problem_operation, sizeof(rq->problem_operation), b->operation_id);
+    if (!wakes_on_traffic(b))
+        return b->state == SANDBOX_WAKING ? request_problem(rq, PROBLEM_NOT_READY, "", "the sandbox is waking")
+                                          : request_problem(rq, PROBLEM_SANDBOX_NOT_RUNNING, "",
+                                                            "the sandbox is %s and lifecycle.wake_on_traffic is off",
+                                                            sandbox_state_name(b->state));
+    if (!b->gateway_url)
+        return request_problem(rq, PROBLEM_NOT_READY, "", "the sandbox is %s and its node is not known",
+                               sandbox_state_name(b->state));
+    if (b->state == SANDBOX_WAKING)
+        return 0;
+    if (b->operation_id)
+        return request_problem(rq, PROBLEM_NOT_READY, "", "the sandbox is %s and has an operation running",
+                               sandbox_state_name(b->state));
+    return lifecycle_wake_for_traffic(rq, b);
+}
+
+/* Running and ready, or on its way there, else why not. */
 static int check_usable(struct request *rq, const struct sandbox *b) {
     if (b->state == SANDBOX_DELETING || b->state == SANDBOX_DELETED)
         return request_problem(rq, PROBLEM_GONE, "", "the sandbox is %s", sandbox_state_name(b->state));
+    if (b->state == SANDBOX_PAUSED || b->state == SANDBOX_SUSPENDED || b->state == SANDBOX_WAKING)
+        return check_asleep(rq, b);
     if (b->operation_id)
         (void)text_copy(rq->problem_operation, sizeof(rq->problem_operation), b->operation_id);
     if (b->state == SANDBOX_FAILED)
@@ -25,9 +56,9 @@ static int check_usable(struct request *rq, const struct sandbox *b) {
     return 0;
 }
 
-static int check_quota(struct request *rq, const char *sandbox_id) {
+static int check_quota(struct request *rq, const struct sandbox *b) {
     uint64_t open = 0, max = rq->auth.max_sessions_per_sandbox;
-    int r = session_count_open(rq->db, sandbox_id, &open, &rq->err);
+    int r = session_count_open(rq->db, b->id, &open, &rq->err);
     if (r < 0 || open < max)
         return r;
     rq->retry_after_s = SESSIONS_RETRY_S;
@@ -77,6 +108,8 @@ static int insert(struct request *rq, const struct sandbox *b) {
                                 .expires_in_s = LIMIT_VALUE(attachment_seconds)};
     int r = session_insert(rq->db, &n, &rq->err);
     if (r == 0)
+        r = sandbox_touch(rq->db, b->id, &rq->err);
+    if (r == 0)
         r = answer_created(rq, id, token);
     (void)text_copy(rq->object_id, sizeof(rq->object_id), id);
     text_wipe(token, sizeof(token));
@@ -89,9 +122,9 @@ int handle_session_create(struct request *rq) {
     /* The lock keeps the count of sessions right, and the sandbox from being deleted meanwhile. */
     int r = sandbox_get(rq->db, request_param(rq, "sandbox_id"), rq->auth.tenant_id, true, &res, &b, &rq->err);
     if (r == 0)
-        r = check_usable(rq, &b);
+        r = check_quota(rq, &b);
     if (r == 0)
-        r = check_quota(rq, b.id);
+        r = check_usable(rq, &b);
     return r < 0 ? r : insert(rq, &b);
 }
 

@@ -163,11 +163,11 @@ int handle_release_get(struct request *rq) {
 /* digest NULL: all releases of the name, with their tags. */
 static int remove_releases(struct request *rq, const char *digest) {
     const char *name = request_param(rq, "name");
-    uint64_t releases = 0, sandboxes = 0, tags = 0;
+    uint64_t releases = 0, sandboxes = 0, others = 0, tags = 0;
     char owner[32];
     int r = find_owner(rq, true, owner);
     if (r == 0)
-        r = template_uses(rq->db, owner, name, digest, &releases, &sandboxes, &tags, &rq->err);
+        r = template_uses(rq->db, owner, name, digest, &releases, &sandboxes, &others, &tags, &rq->err);
     if (r < 0)
         return r;
     if (releases == 0)
@@ -175,6 +175,9 @@ static int remove_releases(struct request *rq, const char *digest) {
     if (sandboxes > 0)
         return request_problem(rq, PROBLEM_IN_USE, "", "%llu sandboxes that are not deleted were started from it",
                                (unsigned long long)sandboxes);
+    if (others > 0)
+        return request_problem(rq, PROBLEM_IN_USE, "", "%llu snapshots and pools are made from it",
+                               (unsigned long long)others);
     if (digest && tags > 0)
         return request_problem(rq, PROBLEM_IN_USE, "", "%llu tags name it", (unsigned long long)tags);
     (void)text_copy(rq->object_id, sizeof(rq->object_id), name);

@@ -9,7 +9,26 @@ int handle_sandbox_list(struct request *rq);
 int handle_sandbox_get(struct request *rq);
 int handle_sandbox_update(struct request *rq);
 int handle_sandbox_delete(struct request *rq);
-int refresh_sandbox_accepted(struct request *rq);
+/* handle_accepted.c */
+int refresh_accepted(struct request *rq);
+/* handle_lifecycle.c */
+int handle_pause(struct request *rq);
+int handle_suspend(struct request *rq);
+int handle_wake(struct request *rq);
+int handle_snapshot(struct request *rq);
+int handle_rollback(struct request *rq);
+/* handle_fork.c */
+int handle_fork(struct request *rq);
+/* handle_snapshots.c */
+int handle_snapshot_list(struct request *rq);
+int handle_snapshot_get(struct request *rq);
+int handle_snapshot_update(struct request *rq);
+int handle_snapshot_delete(struct request *rq);
+/* handle_pools.c */
+int handle_pool_create(struct request *rq);
+int handle_pool_list(struct request *rq);
+int handle_pool_update(struct request *rq);
+int handle_pool_delete(struct request *rq);
 /* handle_operations.c */
 int handle_operation_list(struct request *rq);
 int handle_operation_get(struct request *rq);
@@ -50,6 +69,8 @@ int handle_register(struct request *rq);
 int handle_desired(struct request *rq);
 int refresh_desired(struct request *rq);
 int handle_observed(struct request *rq);
+int handle_node_snapshots(struct request *rq);
+int handle_clock(struct request *rq);
 /* handle_attach.c */
 int handle_attach(struct request *rq);
 int handle_session_state(struct request *rq);

@@ -9,6 +9,8 @@
 #include "store/lifecycle.h"
 #include "store/maintenance.h"
 #include "store/migrate.h"
+#include "store/policies.h"
+#include "store/snapshots.h"
 #include "store/tokens.h"
 #include <errno.h>
 #include <pthread.h>
@@ -25,19 +27,28 @@ struct keeper {
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    bool is_woken, should_stop;
+    bool is_woken, is_hurried, should_stop;
     uint64_t full_pass_at_ns, sweep_at_ns;
 };
 
 /* ---- waking ---- */
 
-void keeper_wake(struct keeper *k) {
+void keeper_wake(struct keeper *k, bool everything) {
     if (!k)
         return;
     (void)pthread_mutex_lock(&k->lock);
     k->is_woken = true;
+    k->is_hurried = k->is_hurried || everything;
     (void)pthread_cond_signal(&k->changed);
     (void)pthread_mutex_unlock(&k->lock);
+}
+
+static bool take_hurry(struct keeper *k) {
+    (void)pthread_mutex_lock(&k->lock);
+    bool hurried = k->is_hurried;
+    k->is_hurried = false;
+    (void)pthread_mutex_unlock(&k->lock);
+    return hurried;
 }
 
 /* True when it should stop. */
@@ -74,8 +85,11 @@ static int reconcile_one(struct store *s, void *ctx, struct sp_error *err) {
 }
 
 static int reconcile_all(struct keeper *k, const struct store_result *res, int n, struct sp_error *err) {
-    static const char *const verbs[] = {
-        [PLAN_ASSIGN] = "assigned", [PLAN_FAIL] = "failed", [PLAN_FINISH_DELETE] = "deleted"};
+    static const char *const verbs[] = {[PLAN_ASSIGN] = "assigned",
+                                        [PLAN_FAIL] = "failed",
+                                        [PLAN_GIVE_UP] = "given_up",
+                                        [PLAN_FINISH_DELETE] = "deleted",
+                                        [PLAN_FINISH_FORK] = "forked"};
     for (int i = 0; i < n; i++) {
         struct one o = {.id = lifecycle_work_id(res, i)};
         int r = store_transaction(k->db, true, reconcile_one, &o, err);
@@ -97,6 +111,66 @@ static int pass(struct keeper *k, int (*find)(struct store *, struct store_resul
     return r < 0 ? r : reconcile_all(k, res, n, err);
 }
 
+/* ---- policies ---- */
+
+struct due {
+    const char *id;
+    struct policy_action done;
+    uint64_t removed;
+};
+
+static int apply_policy(struct store *s, void *ctx, struct sp_error *err) {
+    struct due *d = ctx;
+    return policies_apply(s, d->id, &d->done, err);
+}
+
+static int apply_checkpoints(struct store *s, void *ctx, struct sp_error *err) {
+    struct due *d = ctx;
+    return checkpoints_apply(s, d->id, &d->removed, err);
+}
+
+static int policy_pass(struct keeper *k, struct sp_error *err) {
+    _cleanup_result_ struct store_result *res = NULL;
+    int n = 0;
+    int r = policies_find(k->db, &res, &n, err);
+    for (int i = 0; r == 0 && i < n; i++) {
+        struct due d = {.id = lifecycle_work_id(res, i)};
+        r = store_transaction(k->db, true, apply_policy, &d, err);
+        if (r < 0 || !d.done.acts)
+            continue;
+        atomic_fetch_add_explicit(&k->c->metrics.keeper_actions, 1, memory_order_relaxed);
+        log_event(LOG_L_INFO, "policy_applied", "sandbox_id", d.id, "operation", operation_kind_name(d.done.kind),
+                  "reason", operation_reason_name(d.done.reason), NULL);
+    }
+    return r;
+}
+
+static int checkpoint_pass(struct keeper *k, struct sp_error *err) {
+    _cleanup_result_ struct store_result *res = NULL;
+    int n = 0;
+    int r = checkpoints_find(k->db, &res, &n, err);
+    for (int i = 0; r == 0 && i < n; i++) {
+        struct due d = {.id = lifecycle_work_id(res, i)};
+        r = store_transaction(k->db, true, apply_checkpoints, &d, err);
+    }
+    return r;
+}
+
+static int sweep_snapshots(struct store *s, void *ctx, struct sp_error *err) {
+    return snapshots_sweep(s, ctx, err);
+}
+
+/* Everything that is looked at whether somebody asked for it or not. */
+static int full_pass(struct keeper *k, struct sp_error *err) {
+    uint64_t removed = 0;
+    int r = pass(k, lifecycle_find_work, err);
+    if (r == 0)
+        r = policy_pass(k, err);
+    if (r == 0)
+        r = checkpoint_pass(k, err);
+    return r < 0 ? r : store_transaction(k->db, true, sweep_snapshots, &removed, err);
+}
+
 static int sweep(struct keeper *k, uint64_t now, struct sp_error *err) {
     uint64_t removed = 0;
     int r = maintenance_sweep(k->db, &removed, err);
@@ -108,8 +182,8 @@ static int sweep(struct keeper *k, uint64_t now, struct sp_error *err) {
 static int turn(struct keeper *k, struct sp_error *err) {
     uint64_t now = clock_monotonic_ns();
     int r = pass(k, lifecycle_take_outbox, err);
-    if (r == 0 && now >= k->full_pass_at_ns) {
-        r = pass(k, lifecycle_find_work, err);
+    if (r == 0 && (now >= k->full_pass_at_ns || take_hurry(k))) {
+        r = full_pass(k, err);
         k->full_pass_at_ns = now + PASS_MS * NSEC_PER_MSEC;
     }
     if (r == 0 && now >= k->sweep_at_ns)

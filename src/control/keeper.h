@@ -8,7 +8,7 @@
 #include "control/control.h"
 
 int keeper_start(struct control *c, struct sp_error *err);
-void keeper_wake(struct keeper *k); /* any thread */
+void keeper_wake(struct keeper *k, bool everything); /* any thread; everything: the full pass too */
 /* Ends and joins the thread. NULL is fine; returns NULL. */
 struct keeper *keeper_stop(struct keeper *k);
 

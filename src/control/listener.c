@@ -48,7 +48,7 @@ static void on_note(void *ctx, char kind, const char *id) {
     struct listener *l = ctx;
     atomic_fetch_add_explicit(&l->c->metrics.notes, 1, memory_order_relaxed);
     if (kind == NOTE_RECONCILE) {
-        keeper_wake(l->c->keeper);
+        keeper_wake(l->c->keeper, *id != '\0');
         return;
     }
     struct note *n = calloc(1, sizeof(*n));
@@ -73,7 +73,7 @@ static int serve(struct listener *l, struct sp_error *err) {
         return r;
     atomic_fetch_add_explicit(&l->c->metrics.listener_connects, 1, memory_order_relaxed);
     loop_post(l->c->loop, deliver_all, l->c);
-    keeper_wake(l->c->keeper);
+    keeper_wake(l->c->keeper, false);
     while (r == 0 && !should_stop(l, 0)) {
         r = store_wait_notes(l->db, l->stop_fd, QUIET_MS, on_note, l, err);
         if (r == 0 && !should_stop(l, 0))

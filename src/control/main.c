@@ -114,6 +114,8 @@ int main(int argc, char **argv) {
     struct sp_error err = {0};
     int r;
     log_init("space-control", LOG_L_INFO);
+    const char *test_clock = getenv("SPACE_TEST_CLOCK");
+    c.has_test_clock = test_clock && strcmp(test_clock, "1") == 0;
     r = load(&c, argc, argv, &a, &err);
     if (r == 0 && a.migrate_only)
         return migrate_only(&c, &err) == 0 ? 0 : fail(&err);

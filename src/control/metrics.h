@@ -6,7 +6,7 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-#define METRICS_ROUTES 64
+#define METRICS_ROUTES 80
 #define METRICS_BUCKETS 11 /* of durations; the last one is +Inf */
 
 struct metrics_route {

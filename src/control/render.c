@@ -2,6 +2,7 @@
 /* Shapes of the answers. Order of members is the order of the documentation. */
 #include "control/render.h"
 #include "base/clock.h"
+#include "model/policy.h"
 #include "model/scopes.h"
 #include <string.h>
 
@@ -48,8 +49,33 @@ static json_t *failure(const char *code, const char *message) {
     return o;
 }
 
+/* Stored by an older version, or by this one: every field is there. */
+static void put_lifecycle(json_t *o, const char *text) {
+    struct lifecycle_policy p = lifecycle_policy_default();
+    _cleanup_json_ json_t *fields = json_of_text(text, json_object());
+    lifecycle_policy_merge(&p, fields);
+    put_new(o, "lifecycle", lifecycle_policy_print(&p));
+}
+
+static void put_parent(json_t *o, const struct sandbox *b) {
+    json_t *parent = json_null();
+    if (b->parent_sandbox_id && b->parent_snapshot_id) {
+        parent = json_object();
+        put_text(parent, "sandbox_id", b->parent_sandbox_id);
+        put_text(parent, "snapshot_id", b->parent_snapshot_id);
+    }
+    put_new(o, "parent", parent);
+}
+
+static void put_resources(json_t *o, uint64_t vcpus, uint64_t memory_mib) {
+    json_t *resources = json_object();
+    put_int(resources, "vcpus", (int64_t)vcpus);
+    put_int(resources, "memory_mib", (int64_t)memory_mib);
+    put_new(o, "resources", resources);
+}
+
 json_t *render_sandbox(const struct sandbox *b) {
-    json_t *o = json_object(), *template = json_object(), *resources = json_object();
+    json_t *o = json_object(), *template = json_object();
     put_text(o, "id", b->id);
     put_text(o, "name", b->name);
     put_text(o, "state", sandbox_state_name(b->state));
@@ -58,9 +84,7 @@ json_t *render_sandbox(const struct sandbox *b) {
     put_text(template, "tag", b->template_tag);
     put_text(template, "digest", b->digest);
     put_new(o, "template", template);
-    put_int(resources, "vcpus", (int64_t)b->vcpus);
-    put_int(resources, "memory_mib", (int64_t)b->memory_mib);
-    put_new(o, "resources", resources);
+    put_resources(o, b->vcpus, b->memory_mib);
     put_new(o, "metadata", json_of_text(b->metadata, json_object()));
     put_text(o, "node_id", b->node_id);
     put_int(o, "generation", (int64_t)b->generation);
@@ -74,10 +98,30 @@ json_t *render_sandbox(const struct sandbox *b) {
         put_text(o, "vmm", b->vmm);
     if (b->timings)
         put_new(o, "timings", json_of_text(b->timings, json_object()));
+    put_lifecycle(o, b->lifecycle);
+    put_parent(o, b);
+    put_text(o, "snapshot_id", b->last_snapshot_id);
+    put_time(o, "active_at", b->active_ms);
+    put_int(o, "streams", (int64_t)b->streams);
+    put_text(o, "start_kind", b->start_kind);
     put_time(o, "created_at", b->created_ms);
     put_time(o, "updated_at", b->updated_ms);
     put_time(o, "started_at", b->started_ms);
     put_time(o, "deleted_at", b->deleted_ms);
+    return o;
+}
+
+static void put_ms(json_t *o, const char *key, int64_t from_us, int64_t to_us) {
+    if (from_us && to_us)
+        put_new(o, key, json_real((double)(to_us > from_us ? to_us - from_us : 0) / 1000));
+}
+
+/* What the node said of its steps, and the time each side had it. */
+static json_t *operation_timings(const struct operation *op) {
+    json_t *o = json_of_text(op->timings, json_object());
+    put_ms(o, "control_pending_ms", op->accepted_us, op->started_us);
+    put_ms(o, "control_running_ms", op->started_us, op->finished_us);
+    put_ms(o, "control_total_ms", op->accepted_us, op->finished_us);
     return o;
 }
 
@@ -92,6 +136,54 @@ json_t *render_operation(const struct operation *op) {
     put_time(o, "started_at", op->started_ms);
     put_time(o, "finished_at", op->finished_ms);
     put_time(o, "deadline_at", op->deadline_ms);
+    put_text(o, "reason", operation_reason_name(op->reason));
+    put_text(o, "snapshot_id", op->snapshot_id);
+    put_text(o, "start_kind", op->start_kind);
+    put_new(o, "timings", operation_timings(op));
+    if (op->kind == OPERATION_FORK)
+        put_new(o, "children", json_of_text(op->children, json_array()));
+    return o;
+}
+
+static void put_size(json_t *o, const char *key, bool has, int64_t value) {
+    put_new(o, key, has ? json_integer(value) : json_null());
+}
+
+json_t *render_snapshot(const struct snapshot *x) {
+    json_t *o = json_object(), *template = json_object();
+    put_text(o, "id", x->id);
+    put_text(o, "sandbox_id", x->sandbox_id);
+    put_text(o, "name", x->name);
+    put_text(o, "kind", snapshot_kind_name(x->kind));
+    put_text(o, "state", snapshot_state_name(x->state));
+    put_int(o, "generation", (int64_t)x->generation);
+    put_text(o, "parent_id", x->parent_id);
+    put_text(o, "node_id", x->node_id);
+    put_size(o, "memory_bytes", x->has_sizes, x->memory_bytes);
+    put_size(o, "disk_bytes", x->has_sizes, x->disk_bytes);
+    put_size(o, "exclusive_bytes", x->has_sizes, x->exclusive_bytes);
+    put_size(o, "stall_us", x->has_sizes, x->stall_us);
+    put_text(template, "digest", x->digest);
+    put_new(o, "template", template);
+    put_resources(o, x->vcpus, x->memory_mib);
+    put_new(o, "error", failure(x->error_code, x->error_message));
+    put_new(o, "metadata", json_of_text(x->metadata, json_object()));
+    put_time(o, "created_at", x->created_ms);
+    put_time(o, "ready_at", x->ready_ms);
+    return o;
+}
+
+json_t *render_pool(const struct pool *p) {
+    json_t *o = json_object(), *template = json_object();
+    put_text(o, "id", p->id);
+    put_text(template, "name", p->template_name);
+    put_text(template, "tag", p->template_tag);
+    put_text(template, "digest", p->digest);
+    put_new(o, "template", template);
+    put_resources(o, p->vcpus, p->memory_mib);
+    put_int(o, "size", (int64_t)p->size);
+    put_new(o, "nodes", json_of_text(p->nodes, json_array()));
+    put_time(o, "created_at", p->created_ms);
     return o;
 }
 
@@ -188,6 +280,20 @@ json_t *render_token(const struct token *t) {
     return o;
 }
 
+static void put_spare(json_t *o, const struct node *n) {
+    json_t *garbage = json_null(), *spare = json_object();
+    if (n->has_garbage) {
+        garbage = json_object();
+        put_int(garbage, "snapshots", (int64_t)n->garbage_snapshots);
+        put_int(garbage, "bytes", (int64_t)n->garbage_bytes);
+    }
+    put_new(o, "garbage", garbage);
+    put_int(spare, "warm", (int64_t)n->warm);
+    put_int(spare, "filling", (int64_t)n->filling);
+    put_int(spare, "target", (int64_t)n->target);
+    put_new(o, "spare", spare);
+}
+
 json_t *render_node(const struct node *n) {
     json_t *o = json_object(), *capacity = json_object(), *allocated = json_object();
     put_text(o, "id", n->id);
@@ -206,6 +312,7 @@ json_t *render_node(const struct node *n) {
     put_int(allocated, "vcpus", (int64_t)n->used_vcpus);
     put_int(allocated, "memory_mib", (int64_t)n->used_memory_mib);
     put_new(o, "allocated", allocated);
+    put_spare(o, n);
     put_text(o, "gateway_url", n->gateway_url);
     put_time(o, "registered_at", n->registered_ms);
     put_time(o, "last_seen_at", n->last_seen_ms);

@@ -4,14 +4,18 @@
 #include "base/json.h"
 #include "store/nodes.h"
 #include "store/operations.h"
+#include "store/pools.h"
 #include "store/sandboxes.h"
 #include "store/sessions.h"
+#include "store/snapshots.h"
 #include "store/templates.h"
 #include "store/tenants.h"
 #include "store/tokens.h"
 
 json_t *render_sandbox(const struct sandbox *b);
 json_t *render_operation(const struct operation *o);
+json_t *render_snapshot(const struct snapshot *x);
+json_t *render_pool(const struct pool *p);
 json_t *render_session(const struct session *x);
 json_t *render_template(const struct template *t);
 json_t *render_template_tag(const char *name, const struct template_tag *t);

@@ -19,7 +19,7 @@
     X(page_max, 200, "items", "invalid", "`limit` of a list, from 1")                                                  \
     X(cursor_bytes, 128, "bytes", "invalid", "`cursor` of a list")                                                     \
     X(metadata_filters, 8, "filters", "invalid", "`metadata.<key>` filters of one list call")                          \
-    X(name_bytes, 64, "bytes", "invalid", "name of a sandbox, tenant or token")                                        \
+    X(name_bytes, 64, "bytes", "invalid", "name of a sandbox, snapshot, tenant or token")                              \
     X(metadata_entries, 32, "entries", "invalid", "metadata of a sandbox")                                             \
     X(metadata_key_bytes, 64, "bytes", "invalid", "key of a metadata entry")                                           \
     X(metadata_value_bytes, 256, "bytes", "invalid", "value of a metadata entry")                                      \
@@ -62,10 +62,26 @@
     X(desired_sandboxes, 4096, "sandboxes", "no_capacity", "sandboxes of one node")                                    \
     X(observed_sandboxes, 1024, "sandboxes", "invalid", "sandboxes in one report of a node")                           \
     X(nodes, 1000, "nodes", "quota_exceeded", "registered nodes")                                                      \
+    X(lifecycle_seconds, 31536000, "seconds", "invalid", "each time of `lifecycle`")                                   \
+    X(checkpoint_every_s, 60, "seconds", "invalid", "least `lifecycle.checkpoint.every_s`; 0 turns it off")            \
+    X(checkpoint_keep_last, 100, "checkpoints", "invalid", "`lifecycle.checkpoint.keep_last`")                         \
+    X(checkpoint_keep_hourly, 168, "hours", "invalid", "`lifecycle.checkpoint.keep_hourly`")                           \
+    X(checkpoint_keep_daily, 366, "days", "invalid", "`lifecycle.checkpoint.keep_daily`")                              \
+    X(fork_count, 100, "sandboxes", "invalid", "`count` of a fork, from 1; default 1")                                 \
+    X(fork_name_bytes, 60, "bytes", "invalid", "`name` of a fork: `-100` must fit behind it")                          \
+    X(snapshots_per_tenant, 10000, "snapshots", "quota_exceeded", "snapshots of a tenant")                             \
+    X(pools, 100, "pools", "quota_exceeded", "pools in all")                                                           \
+    X(pool_size, 256, "machines", "invalid", "`size` of a pool")                                                       \
+    X(pause_timeout_s, 60, "seconds", "deadline_exceeded", "deadline of pause, and of wake from `paused`")             \
+    X(snapshot_timeout_s, 300, "seconds", "deadline_exceeded",                                                         \
+      "deadline of suspend, snapshot, fork, rollback, and of wake from a snapshot")                                    \
+    X(snapshots_gone, 1000, "snapshots", "", "snapshots a node is told to remove at a time")                           \
+    X(observed_snapshots, 4096, "snapshots", "invalid", "snapshot ids in one call of a node")                          \
     X(keep_idempotency_h, 25, "hours", "", "kept answers of `Idempotency-Key`")                                        \
     X(keep_operations_h, 168, "hours", "not_found", "operations after their end")                                      \
     X(keep_sessions_h, 168, "hours", "not_found", "sessions after their end")                                          \
     X(keep_deleted_h, 168, "hours", "not_found", "sandboxes after their deletion, with their operations")              \
+    X(keep_failed_snapshots_h, 168, "hours", "not_found", "snapshots that failed")                                     \
     X(keep_tokens_h, 720, "hours", "not_found", "tokens after revocation or expiry")                                   \
     X(keep_audit_h, 2160, "hours", "", "audit records")
 

@@ -29,19 +29,30 @@ struct plan_sandbox {
     uint64_t vcpus, memory_mib;
     bool has_operation; /* one that is not final */
     enum operation_kind operation;
-    int64_t deadline_ms; /* of the operation; 0: none */
+    enum sandbox_state from; /* the state the operation found */
+    int64_t deadline_ms;     /* of the operation; 0: none */
+    bool start_is_gone;      /* the snapshot it waits to be started from cannot come about any more */
+    /* Of a fork: */
+    bool is_settled; /* its snapshot is there, or it needs none */
+    uint64_t children_open, children_failed;
 };
+
+/* Where an operation that failed leaves the sandbox. `vm_is_lost`: what ran when it began, or was started by it, is gone. */
+enum sandbox_state plan_after_failure(const struct plan_sandbox *s, bool vm_is_lost);
 
 enum plan_verb {
     PLAN_NOTHING,
     PLAN_ASSIGN,        /* to node `node` */
     PLAN_FAIL,          /* operation and sandbox, with `failure` */
+    PLAN_GIVE_UP,       /* the operation, with `failure`; the sandbox goes to `state` */
     PLAN_FINISH_DELETE, /* nothing holds it: deleted */
+    PLAN_FINISH_FORK,   /* every child's create is final; `failure` when one failed */
 };
 struct plan_action {
     enum plan_verb verb;
-    int node;             /* index, PLAN_ASSIGN */
-    enum failure failure; /* PLAN_FAIL */
+    int node;                 /* index, PLAN_ASSIGN */
+    enum failure failure;     /* PLAN_FAIL, PLAN_GIVE_UP, PLAN_FINISH_FORK */
+    enum sandbox_state state; /* PLAN_GIVE_UP */
 };
 /* One action for each sandbox, in order; the nodes' used sums are raised by the assignments made. */
 void plan(const struct plan_sandbox *sandboxes, size_t n, struct plan_node *nodes, size_t n_nodes, int64_t now_ms,
@@ -49,13 +60,27 @@ void plan(const struct plan_sandbox *sandboxes, size_t n, struct plan_node *node
 
 /* ---- observations ---- */
 
-enum observed_state { OBSERVED_CREATING, OBSERVED_RUNNING, OBSERVED_FAILED, OBSERVED_DELETED, OBSERVED_COUNT_ };
+enum observed_state {
+    OBSERVED_CREATING,
+    OBSERVED_RUNNING,
+    OBSERVED_PAUSED,
+    OBSERVED_SUSPENDED,
+    OBSERVED_FAILED,
+    OBSERVED_DELETED,
+    OBSERVED_COUNT_
+};
 bool observed_state_parse(const char *name, enum observed_state *ret);
 
 struct observation {
     enum observed_state state;
     bool ready;
     enum failure failure; /* OBSERVED_FAILED */
+    /* Of the operation on its way, and of the snapshot it makes, this report included. */
+    bool operation_failed;
+    enum failure operation_failure;
+    bool has_snapshot; /* it makes one */
+    enum snapshot_state snapshot;
+    enum failure snapshot_failure;
 };
 enum outcome { OUTCOME_NONE, OUTCOME_STARTED, OUTCOME_SUCCEEDED, OUTCOME_FAILED };
 struct observe_effect {
@@ -63,7 +88,7 @@ struct observe_effect {
     bool ready;
     bool release;         /* the node holds nothing of it any more */
     enum outcome outcome; /* of the operation that is on its way */
-    enum failure failure; /* of sandbox and operation, when state becomes failed */
+    enum failure failure; /* of the operation, and of the sandbox when it becomes failed */
     bool changes;         /* anything at all differs */
 };
 /* `ready` and `has_operation` as they are recorded. Reports that make no sense in the state change nothing. */

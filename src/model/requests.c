@@ -34,13 +34,36 @@ static const struct field resources_fields[] = {
     {.name = "vcpus", .type = FIELD_UINT, .min = 1, .max = L(vcpus_max)},
     {.name = "memory_mib", .type = FIELD_UINT, .min = L(memory_mib_min), .max = L(memory_mib_max)},
 };
+#define TEMPLATE_REF_FIELD(...)                                                                                        \
+    {                                                                                                                  \
+        .name = "template", .type = FIELD_STRING, .min = 1, .max = L(template_reference_bytes),                        \
+        .pattern = PATTERN_TEMPLATE_REF, __VA_ARGS__                                                                   \
+    }
+#define SNAPSHOT_ID_FIELD(...)                                                                                         \
+    { .name = "snapshot_id", .type = FIELD_STRING, .min = 1, .max = 32, .pattern = PATTERN_SNAPSHOT_ID, __VA_ARGS__ }
+#define SECONDS_FIELD(name_)                                                                                           \
+    { .name = name_, .type = FIELD_UINT, .nullable = true, .max = L(lifecycle_seconds) }
+static const struct field checkpoint_fields[] = {
+    {.name = "every_s", .type = FIELD_UINT, .required = true, .nullable = true, .max = L(lifecycle_seconds)},
+    {.name = "keep_last", .type = FIELD_UINT, .nullable = true, .max = L(checkpoint_keep_last)},
+    {.name = "keep_hourly", .type = FIELD_UINT, .nullable = true, .max = L(checkpoint_keep_hourly)},
+    {.name = "keep_daily", .type = FIELD_UINT, .nullable = true, .max = L(checkpoint_keep_daily)},
+};
+static const struct field lifecycle_fields[] = {
+    SECONDS_FIELD("idle_pause_after_s"),
+    SECONDS_FIELD("idle_suspend_after_s"),
+    SECONDS_FIELD("delete_after_s"),
+    SECONDS_FIELD("max_life_s"),
+    {.name = "wake_on_traffic", .type = FIELD_BOOL, .nullable = true},
+    {.name = "checkpoint", .type = FIELD_OBJECT, .nullable = true, TABLE(checkpoint_fields)},
+};
+#define LIFECYCLE_FIELD                                                                                                \
+    { .name = "lifecycle", .type = FIELD_OBJECT, TABLE(lifecycle_fields) }
+
 static const struct field sandbox_create_fields[] = {
-    {.name = "template",
-     .type = FIELD_STRING,
-     .required = true,
-     .min = 1,
-     .max = L(template_reference_bytes),
-     .pattern = PATTERN_TEMPLATE_REF},
+    TEMPLATE_REF_FIELD(),
+    SNAPSHOT_ID_FIELD(),
+    LIFECYCLE_FIELD,
     NAME_FIELD(),
     METADATA_FIELD(),
     {.name = "resources", .type = FIELD_OBJECT, TABLE(resources_fields)},
@@ -51,8 +74,35 @@ const struct field_table request_sandbox_create = {TABLE(sandbox_create_fields)}
 static const struct field sandbox_update_fields[] = {
     NAME_FIELD(.nullable = true),
     METADATA_FIELD(.nullable = true),
+    LIFECYCLE_FIELD,
 };
 const struct field_table request_sandbox_update = {TABLE(sandbox_update_fields), .not_empty = true};
+
+const struct field_table request_empty = {.may_be_missing = true};
+static const struct field snapshot_create_fields[] = {NAME_FIELD(), METADATA_FIELD()};
+const struct field_table request_snapshot_create = {TABLE(snapshot_create_fields), .may_be_missing = true};
+static const struct field snapshot_update_fields[] = {NAME_FIELD(.nullable = true), METADATA_FIELD(.nullable = true)};
+const struct field_table request_snapshot_update = {TABLE(snapshot_update_fields), .not_empty = true};
+static const struct field fork_fields[] = {
+    {.name = "count", .type = FIELD_UINT, .min = 1, .max = L(fork_count)},
+    {.name = "name", .type = FIELD_STRING, .min = 1, .max = L(fork_name_bytes), .pattern = PATTERN_NAME},
+    METADATA_FIELD(),
+    ENV_FIELD,
+};
+const struct field_table request_fork = {TABLE(fork_fields), .may_be_missing = true};
+static const struct field rollback_fields[] = {SNAPSHOT_ID_FIELD(.required = true)};
+const struct field_table request_rollback = {TABLE(rollback_fields)};
+
+static const struct field pool_create_fields[] = {
+    TEMPLATE_REF_FIELD(.required = true),
+    {.name = "resources", .type = FIELD_OBJECT, TABLE(resources_fields)},
+    {.name = "size", .type = FIELD_UINT, .required = true, .max = L(pool_size)},
+};
+const struct field_table request_pool_create = {TABLE(pool_create_fields)};
+static const struct field pool_update_fields[] = {
+    {.name = "size", .type = FIELD_UINT, .required = true, .max = L(pool_size)},
+};
+const struct field_table request_pool_update = {TABLE(pool_update_fields)};
 
 static const struct field pty_fields[] = {
     {.name = "cols", .type = FIELD_UINT, .required = true, .min = 1, .max = L(pty_size)},
@@ -131,6 +181,13 @@ static const struct field sandboxes_fields[] = {
     PAGE_FIELDS,
 };
 const struct field_table query_sandboxes = {TABLE(sandboxes_fields)};
+static const struct field snapshots_fields[] = {
+    {.name = "sandbox_id", .type = FIELD_STRING, .min = 1, .max = 32, .pattern = PATTERN_SANDBOX_ID},
+    {.name = "kind", .type = FIELD_STRING, .min = 1, .max = 16, .choices = "snapshot|suspend|fork|checkpoint"},
+    {.name = "state", .type = FIELD_STRING, .min = 1, .max = 16, .choices = "creating|ready|failed|deleting"},
+    PAGE_FIELDS,
+};
+const struct field_table query_snapshots = {TABLE(snapshots_fields)};
 static const struct field operations_fields[] = {
     {.name = "sandbox_id", .type = FIELD_STRING, .min = 1, .max = 32, .pattern = PATTERN_SANDBOX_ID},
     {.name = "state", .type = FIELD_STRING, .min = 1, .max = 16, .choices = "pending|running|succeeded|failed"},
@@ -145,15 +202,29 @@ static const struct field page_fields[] = {PAGE_FIELDS};
 const struct field_table query_page = {TABLE(page_fields)};
 
 const struct field_table *const request_tables[] = {
-    &request_sandbox_create, &request_sandbox_update,
-    &request_session_create, &request_template_register,
-    &request_template_tag,   &request_tenant_create,
-    &request_tenant_update,  &request_token_create,
-    &request_token_rotate,   &query_sandboxes,
-    &query_operations,       &query_operation,
-    &query_templates,        &query_page,
+    &request_sandbox_create,  &request_sandbox_update,
+    &request_empty,           &request_snapshot_create,
+    &request_snapshot_update, &request_fork,
+    &request_rollback,        &request_pool_create,
+    &request_pool_update,     &query_snapshots,
+    &request_session_create,  &request_template_register,
+    &request_template_tag,    &request_tenant_create,
+    &request_tenant_update,   &request_token_create,
+    &request_token_rotate,    &query_sandboxes,
+    &query_operations,        &query_operation,
+    &query_templates,         &query_page,
 };
 const size_t request_tables_count = ARRAY_SIZE(request_tables);
+
+int request_check_lifecycle(const json_t *lifecycle, struct sp_error *err) {
+    const json_t *every = json_object_get(json_object_get(lifecycle, "checkpoint"), "every_s");
+    json_int_t s = json_integer_value(every);
+    if (s != 0 && (uint64_t)s < L(checkpoint_every_s))
+        return sp_error_field(err, SP_E_INVALID, "lifecycle.checkpoint.every_s",
+                              "lifecycle.checkpoint.every_s must be 0 or at least %d, is %" JSON_INTEGER_FORMAT,
+                              (int)L(checkpoint_every_s), s);
+    return 0;
+}
 
 int request_check_manifest(json_t *manifest, struct sp_error *err) {
     static const struct field fields[] = {

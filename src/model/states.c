@@ -71,6 +71,7 @@ static const struct {
     [FAILURE_GUEST_BUSY] = {"guest_busy", "the guest could not be brought to a stop in time"},
     [FAILURE_PARENT_GONE] = {"parent_gone", "what it was to be made from went away first"},
     [FAILURE_IO] = {"io", "reading or writing on the node failed"},
+    [FAILURE_CHILDREN_FAILED] = {"children_failed", "children of the fork did not come to run; `children` says which"},
     [FAILURE_INTERNAL] = {"internal", "a fault of the platform"},
 };
 

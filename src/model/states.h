@@ -102,6 +102,7 @@ enum failure {
     FAILURE_GUEST_BUSY,
     FAILURE_PARENT_GONE,
     FAILURE_IO,
+    FAILURE_CHILDREN_FAILED, /* of a fork only */
     FAILURE_INTERNAL,
     FAILURE_COUNT_
 };

@@ -37,5 +37,16 @@ struct sandbox_state_row {
 };
 const struct sandbox_state_row *sandbox_state_row(enum sandbox_state s);
 
+/* What a lifecycle verb means in a state in which no operation runs. */
+enum verb_rule {
+    VERB_WRONG, /* 409 */
+    VERB_NOOP,  /* it is so already: the operation succeeds at once */
+    VERB_GO,
+    VERB_GO_FROM_LAST, /* from the last good snapshot, when there is one */
+};
+enum verb_rule verb_rule(enum operation_kind kind, enum sandbox_state state);
+/* The state it is in while the operation runs. */
+enum sandbox_state verb_moving_state(enum operation_kind kind, enum sandbox_state from);
+
 /* The whole of spec/states.md. */
 int transitions_print_markdown(struct buf *out);

@@ -34,6 +34,7 @@ enum pattern {
     PATTERN_USER,          /* a user's name or number */
     PATTERN_TENANT_ID,
     PATTERN_SANDBOX_ID,
+    PATTERN_SNAPSHOT_ID,
     PATTERN_NODE_ID,
     PATTERN_COUNT_
 };

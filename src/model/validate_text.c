@@ -35,6 +35,7 @@ static const struct {
                       "must be a user's name or number"},
     [PATTERN_TENANT_ID] = {NULL, NULL, 0, 0, "must be the id of a tenant"},
     [PATTERN_SANDBOX_ID] = {NULL, NULL, 0, 0, "must be the id of a sandbox"},
+    [PATTERN_SNAPSHOT_ID] = {NULL, NULL, 0, 0, "must be the id of a snapshot"},
     [PATTERN_NODE_ID] = {LOWER UPPER DIGITS, LOWER UPPER DIGITS ".-", 1, 64,
                          "must have 1 to 64 letters, digits, '.' and '-'"},
 };
@@ -61,6 +62,8 @@ bool pattern_matches(enum pattern p, const char *text) {
         return id_is(text, ID_TENANT);
     case PATTERN_SANDBOX_ID:
         return id_is(text, ID_SANDBOX);
+    case PATTERN_SNAPSHOT_ID:
+        return id_is(text, ID_SNAPSHOT);
     default:
         return true;
     }

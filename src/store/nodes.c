@@ -11,9 +11,10 @@
 #define IS_LIVE "n.last_seen_at > now() - interval '30000 milliseconds'"
 _Static_assert(LIMIT_VALUE_node_lost_ms == 30000, "IS_LIVE says the same");
 #define USAGE                                                                                                          \
-    " LEFT JOIN LATERAL (SELECT count(*) AS sandboxes, coalesce(sum(vcpus), 0) AS vcpus, "                             \
-    "coalesce(sum(memory_mib), 0) AS memory_mib FROM sandboxes b WHERE b.node_id = n.id AND b.released_at IS NULL) u " \
-    "ON true "
+    " LEFT JOIN LATERAL (SELECT count(*) AS listed, count(*) FILTER (WHERE state <> 'suspended') AS sandboxes, "       \
+    "coalesce(sum(vcpus) FILTER (WHERE state <> 'suspended'), 0) AS vcpus, coalesce(sum(memory_mib) FILTER "           \
+    "(WHERE state <> 'suspended'), 0) AS memory_mib FROM sandboxes b "                                                 \
+    "WHERE b.node_id = n.id AND b.released_at IS NULL) u ON true "
 
 static void add_capacity(struct pg_args *a, const struct node_capacity *c) {
     pg_int(a, (int64_t)c->vcpus);
@@ -92,6 +93,14 @@ int node_touch(struct store *s, const char *id, uint64_t *ret_revision, struct s
     return 0;
 }
 
+int node_heard(struct store *s, const char *id, struct sp_error *err) {
+    struct pg_args a = {0};
+    pg_text(&a, id);
+    return pg_queue(s,
+                    "UPDATE nodes SET last_seen_at = now() WHERE id = $1 AND last_seen_at < now() - interval '1 second'",
+                    &a, err);
+}
+
 int node_set_capacity(struct store *s, const char *id, const struct node_capacity *c, struct sp_error *err) {
     struct pg_args a = {0};
     pg_text(&a, id);
@@ -109,17 +118,38 @@ int node_poke(struct store *s, const char *id, struct sp_error *err) {
     return r < 0 ? r : pg_notify(s, 'n', id, err);
 }
 
+int node_poke_all(struct store *s, struct sp_error *err) {
+    return pg_queue(s,
+                    "WITH n AS (UPDATE nodes SET desired_revision = desired_revision + 1 WHERE id IN "
+                    "(SELECT id FROM nodes ORDER BY id FOR NO KEY UPDATE) RETURNING id) "
+                    "SELECT pg_notify('space', 'n' || id) FROM n",
+                    NULL, err);
+}
+
+int node_set_garbage(struct store *s, const char *id, uint64_t snapshots, uint64_t bytes, struct sp_error *err) {
+    struct pg_args a = {0};
+    pg_text(&a, id);
+    pg_int(&a, (int64_t)snapshots);
+    pg_int(&a, (int64_t)bytes);
+    return pg_queue(s, "UPDATE nodes SET garbage_snapshots = $2, garbage_bytes = $3 WHERE id = $1", &a, err);
+}
+
 /* ---- lists ---- */
 
 #define COLUMNS                                                                                                        \
     "n.id, n.hostname, n.version, n.accelerator, n.vmm, n.kernels, n.gateway_url, " IS_LIVE                            \
     ", n.vcpus, n.memory_mib, n.disk_mib, n.max_sandboxes, u.sandboxes, u.vcpus, u.memory_mib, " PG_MS(                \
-        "n.registered_at") ", " PG_MS("n.last_seen_at")
+        "n.registered_at") ", " PG_MS("n.last_seen_at") ", u.listed, n.garbage_snapshots, n.garbage_bytes"
+#define SPARE_COLUMNS ", p.warm, p.filling, p.target"
+#define SPARE                                                                                                          \
+    " LEFT JOIN LATERAL (SELECT sum(warm) AS warm, sum(filling) AS filling, sum(target) AS target FROM pool_nodes q "  \
+    "WHERE q.node_id = n.id) p ON true "
 
 int node_list(struct store *s, struct store_result **ret_res, int *ret_n, struct sp_error *err) {
     struct pg_args a = {0};
     pg_int(&a, (int64_t)LIMIT_VALUE(nodes));
-    int r = pg_run(s, "SELECT " COLUMNS " FROM nodes n" USAGE "ORDER BY n.id LIMIT $1", &a, ret_res, err);
+    int r = pg_run(s, "SELECT " COLUMNS SPARE_COLUMNS " FROM nodes n" USAGE SPARE "ORDER BY n.id LIMIT $1", &a, ret_res,
+                   err);
     if (r == 0)
         *ret_n = pg_rows(*ret_res);
     return r;
@@ -144,13 +174,24 @@ void node_row(const struct store_result *res, int row, struct node *ret) {
         .used_memory_mib = (uint64_t)pg_get_int(res, row, 14),
         .registered_ms = pg_get_int(res, row, 15),
         .last_seen_ms = pg_get_int(res, row, 16),
+        .listed = (uint64_t)pg_get_int(res, row, 17),
+        .has_garbage = pg_get(res, row, 18) != NULL,
+        .garbage_snapshots = (uint64_t)pg_get_int(res, row, 18),
+        .garbage_bytes = (uint64_t)pg_get_int(res, row, 19),
     };
+    if (pg_columns(res) > 20) {
+        ret->warm = (uint64_t)pg_get_int(res, row, 20);
+        ret->filling = (uint64_t)pg_get_int(res, row, 21);
+        ret->target = (uint64_t)pg_get_int(res, row, 22);
+    }
 }
 
 /* ---- placement ---- */
 
 static struct plan_node to_plan(const struct node *n) {
-    uint64_t most = LIMIT_VALUE(desired_sandboxes);
+    /* Its list is bounded, whatever of it has a VM. */
+    uint64_t left = n->listed < LIMIT_VALUE(desired_sandboxes) ? LIMIT_VALUE(desired_sandboxes) - n->listed : 0;
+    uint64_t most = n->used_sandboxes + left;
     return (struct plan_node){.id = n->id,
                               .is_live = n->is_live,
                               .vcpus = n->capacity.vcpus,
@@ -169,9 +210,12 @@ static int choose(struct store *s, uint64_t vcpus, uint64_t memory_mib, enum pla
     _cleanup_free_ struct plan_node *nodes = NULL;
     bool any_live = false;
     int n = 0;
-    int r = node_list(s, &res, &n, err);
+    struct pg_args a = {0};
+    pg_int(&a, (int64_t)LIMIT_VALUE(nodes));
+    int r = pg_run(s, "SELECT " COLUMNS " FROM nodes n" USAGE "ORDER BY n.id LIMIT $1", &a, &res, err);
     if (r < 0)
         return r;
+    n = pg_rows(res);
     nodes = calloc((size_t)n + 1, sizeof(*nodes));
     if (!nodes)
         return sp_error_set(err, SP_E_UNAVAILABLE, "out of memory");
@@ -189,8 +233,8 @@ static int choose(struct store *s, uint64_t vcpus, uint64_t memory_mib, enum pla
 }
 
 /* Locks the node, then looks at it again with what was committed meanwhile. */
-static int take(struct store *s, const char *id, uint64_t vcpus, uint64_t memory_mib, bool *ret_taken,
-                struct sp_error *err) {
+int node_take_room(struct store *s, const char *id, uint64_t count, uint64_t vcpus, uint64_t memory_mib,
+                   bool *ret_taken, struct sp_error *err) {
     _cleanup_result_ struct store_result *res = NULL;
     struct pg_args a = {0};
     struct plan_node plan_row;
@@ -205,7 +249,9 @@ static int take(struct store *s, const char *id, uint64_t vcpus, uint64_t memory
     if (pg_rows(res) == 1) {
         node_row(res, 0, &row);
         plan_row = to_plan(&row);
-        *ret_taken = plan_choose_node(&plan_row, 1, vcpus, memory_mib) == 0;
+        /* One that asks for all the memory, beside the others' places. */
+        plan_row.used_sandboxes += count - 1;
+        *ret_taken = plan_choose_node(&plan_row, 1, vcpus, memory_mib * count) == 0;
     }
     return 0;
 }
@@ -218,7 +264,7 @@ int node_place(struct store *s, uint64_t vcpus, uint64_t memory_mib, enum placem
         int r = choose(s, vcpus, memory_mib, ret, id, err);
         if (r < 0 || *ret != PLACED)
             return r;
-        r = take(s, id, vcpus, memory_mib, &taken, err);
+        r = node_take_room(s, id, 1, vcpus, memory_mib, &taken, err);
         if (r < 0)
             return r;
         if (taken) {
@@ -238,14 +284,39 @@ int node_desired(struct store *s, const char *id, struct store_result **ret_res,
     int r =
         pg_run(s,
                "SELECT b.id, b.generation, b.state, b.operation_id, o.kind, " PG_MS(
-                   "o.deadline_at") ", b.digest, t.manifest, b.env, b.hostname, b.machine_id, b.vcpus, b.memory_mib "
-                                    "FROM sandboxes b LEFT JOIN templates t ON t.id = b.template_id "
+                   "o.deadline_at") ", b.digest, t.manifest, b.env, b.hostname, b.machine_id, b.vcpus, b.memory_mib, "
+                                    /* a wake of a resident VM starts nothing; a copy needs what it is of */
+                                    "CASE WHEN b.state = 'creating' OR (b.state = 'waking' "
+                                    "AND o.snapshot_id IS NOT NULL) THEN b.start_snapshot_id "
+                                    "WHEN b.state = 'suspended' AND x.id IS NOT NULL THEN b.last_snapshot_id END, "
+                                    "x.id, x.kind FROM sandboxes b LEFT JOIN templates t ON t.id = b.template_id "
                                     "LEFT JOIN operations o ON o.id = b.operation_id "
+                                    "LEFT JOIN snapshots x ON x.operation_id = o.id AND x.state = 'creating' "
                                     "WHERE b.node_id = $1 AND b.released_at IS NULL AND b.state <> 'deleted' ORDER BY "
                                     "b.created_at, b.id",
                &a, ret_res, err);
     if (r == 0)
         *ret_n = pg_rows(*ret_res);
+    return r;
+}
+
+int node_desired_rest(struct store *s, const char *id, struct store_result **ret_res, const char **ret_gone,
+                      const char **ret_pools, struct sp_error *err) {
+    struct pg_args a = {0};
+    pg_text(&a, id);
+    pg_int(&a, (int64_t)LIMIT_VALUE(snapshots_gone));
+    int r = pg_run(s,
+                   "SELECT (SELECT json_agg(id) FROM (SELECT id FROM snapshots WHERE node_id = $1 "
+                   "AND state = 'deleting' ORDER BY id LIMIT $2) g), "
+                   "(SELECT json_agg(json_build_object('pool_id', p.id, 'template', json_build_object('digest', "
+                   "p.digest, 'manifest', t.manifest::json), 'resources', json_build_object('vcpus', p.vcpus, "
+                   "'memory_mib', p.memory_mib), 'size', p.size) ORDER BY p.id) "
+                   "FROM pools p JOIN templates t ON t.id = p.template_id)",
+                   &a, ret_res, err);
+    if (r == 0) {
+        *ret_gone = pg_get(*ret_res, 0, 0);
+        *ret_pools = pg_get(*ret_res, 0, 1);
+    }
     return r;
 }
 
@@ -263,6 +334,9 @@ int desired_row(const struct store_result *res, int row, struct desired *ret, st
         .machine_id = pg_get_text(res, row, 10),
         .vcpus = (uint64_t)pg_get_int(res, row, 11),
         .memory_mib = (uint64_t)pg_get_int(res, row, 12),
+        .start_id = pg_get(res, row, 13),
+        .snapshot_id = pg_get(res, row, 14),
+        .snapshot_kind = pg_get(res, row, 15),
     };
     if (!sandbox_state_parse(pg_get_text(res, row, 2), &d.state))
         return pg_corrupt(err, "sandbox state");

@@ -16,6 +16,8 @@ struct node_report {
 int node_register(struct store *s, const struct node_report *n, bool *ret_rebooted, struct sp_error *err);
 /* Notes that it was heard of, to within a second. *ret_revision: of its desired list. SP_E_NOT_FOUND: it never registered. */
 int node_touch(struct store *s, const char *id, uint64_t *ret_revision, struct sp_error *err);
+/* In a transaction: the same, with nothing to read. */
+int node_heard(struct store *s, const char *id, struct sp_error *err);
 /* In a transaction. */
 int node_set_capacity(struct store *s, const char *id, const struct node_capacity *c, struct sp_error *err);
 /* In a transaction: its desired list changed: a new revision, told when the transaction commits. */
@@ -25,7 +27,10 @@ struct node {
     const char *id, *hostname, *version, *accelerator, *vmm, *kernels, *gateway_url;
     bool is_live;
     struct node_capacity capacity;
-    uint64_t used_sandboxes, used_vcpus, used_memory_mib;
+    uint64_t used_sandboxes, used_vcpus, used_memory_mib; /* of those with a VM */
+    uint64_t listed;                                      /* suspended ones included */
+    bool has_garbage;
+    uint64_t garbage_snapshots, garbage_bytes, warm, filling, target;
     int64_t registered_ms, last_seen_ms;
 };
 int node_list(struct store *s, struct store_result **ret_res, int *ret_n, struct sp_error *err);
@@ -37,6 +42,10 @@ enum placement { PLACED, PLACE_NO_NODE /* none is live */, PLACE_NO_ROOM };
 int node_place(struct store *s, uint64_t vcpus, uint64_t memory_mib, enum placement *ret, char ret_node_id[65],
                struct sp_error *err);
 
+/* In a transaction: locks this node and sees whether it has room for `count` more of this size. */
+int node_take_room(struct store *s, const char *id, uint64_t count, uint64_t vcpus, uint64_t memory_mib,
+                   bool *ret_taken, struct sp_error *err);
+
 struct desired {
     const char *id;
     uint64_t generation;
@@ -45,7 +54,15 @@ struct desired {
     int64_t deadline_ms;
     const char *digest, *manifest, *env, *hostname, *machine_id; /* manifest may be NULL */
     uint64_t vcpus, memory_mib;
+    const char *start_id;                    /* what the operation on its way starts, or copies, from; NULL: nothing */
+    const char *snapshot_id, *snapshot_kind; /* what it makes; NULL: nothing */
 };
 /* Everything that is assigned to the node and that it has not let go of. */
 int node_desired(struct store *s, const char *id, struct store_result **ret_res, int *ret_n, struct sp_error *err);
+/* What is to be removed there, as a JSON array of ids, and its pools as one of {id, digest, manifest, vcpus, memory_mib, size}. */
+int node_desired_rest(struct store *s, const char *id, struct store_result **ret_res, const char **ret_gone,
+                      const char **ret_pools, struct sp_error *err);
+int node_set_garbage(struct store *s, const char *id, uint64_t snapshots, uint64_t bytes, struct sp_error *err);
+/* All nodes: what they keep for everyone has changed. */
+int node_poke_all(struct store *s, struct sp_error *err);
 int desired_row(const struct store_result *res, int row, struct desired *ret, struct sp_error *err);

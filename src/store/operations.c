@@ -17,9 +17,16 @@ int operation_row_at(const struct store_result *res, int row, int col, struct op
         .started_ms = pg_get_int(res, row, col + 8),
         .finished_ms = pg_get_int(res, row, col + 9),
         .deadline_ms = pg_get_int(res, row, col + 10),
+        .snapshot_id = pg_get(res, row, col + 12),
+        .start_kind = pg_get(res, row, col + 13),
+        .timings = pg_get(res, row, col + 14),
+        .started_us = pg_get_int(res, row, col + 15),
+        .finished_us = pg_get_int(res, row, col + 16),
+        .children = pg_get(res, row, col + 17),
     };
     if (!operation_kind_parse(pg_get_text(res, row, col + 2), &o.kind) ||
-        !operation_state_parse(pg_get_text(res, row, col + 3), &o.state))
+        !operation_state_parse(pg_get_text(res, row, col + 3), &o.state) ||
+        !operation_reason_parse(pg_get_text(res, row, col + 11), &o.reason))
         return pg_corrupt(err, "operation");
     *ret = o;
     return 0;

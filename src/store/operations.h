@@ -8,8 +8,12 @@ struct operation {
     const char *id, *sandbox_id;
     enum operation_kind kind;
     enum operation_state state;
+    enum operation_reason reason;
     const char *error_code, *error_message; /* NULL unless failed */
-    int64_t accepted_ms, accepted_us, started_ms, finished_ms, deadline_ms;
+    const char *snapshot_id;                /* the one it makes, or starts from; NULL: none */
+    const char *start_kind, *timings;       /* NULL: not said; timings: JSON text */
+    const char *children;                   /* JSON text, of a fork alone */
+    int64_t accepted_ms, accepted_us, started_ms, started_us, finished_ms, finished_us, deadline_ms;
 };
 int operation_row(const struct store_result *res, int row, struct operation *ret, struct sp_error *err);
 int operation_get(struct store *s, const char *id, const char *tenant_id, struct store_result **ret_res,

@@ -69,6 +69,10 @@ int pg_rows(const struct store_result *r) {
     return PQntuples(r->pg);
 }
 
+int pg_columns(const struct store_result *r) {
+    return PQnfields(r->pg);
+}
+
 const char *pg_get(const struct store_result *r, int row, int col) {
     return PQgetisnull(r->pg, row, col) ? NULL : PQgetvalue(r->pg, row, col);
 }

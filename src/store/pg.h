@@ -35,6 +35,7 @@ int pg_script(struct store *s, const char *sql, struct sp_error *err);
 int pg_notify(struct store *s, char kind, const char *id, struct sp_error *err);
 
 int pg_rows(const struct store_result *r);
+int pg_columns(const struct store_result *r);
 const char *pg_get(const struct store_result *r, int row, int col);      /* NULL: SQL's null */
 const char *pg_get_text(const struct store_result *r, int row, int col); /* "" for null */
 int64_t pg_get_int(const struct store_result *r, int row, int col);      /* 0 for null */

@@ -15,8 +15,13 @@ _Static_assert(LIMIT_VALUE_node_lost_ms == 30000, "LOST_AFTER says the same");
     ", s.template_name, s.template_tag, s.digest, s.vcpus, s.memory_mib, s.generation, s.metadata, s.node_id, "        \
     "n.gateway_url, s.released_at IS NOT NULL, s.operation_id, s.delete_operation_id, s.error_code, s.error_message, " \
     "s.accelerator, s.kernel, s.vmm, s.timings, " PG_MS("s.created_at") ", " PG_US("s.created_at") ", " PG_MS(         \
-        "s.updated_at") ", " PG_MS("s.started_at") ", " PG_MS("s.deleted_at")
-#define N_COLUMNS 28
+        "s.updated_at") ", " PG_MS("s.started_at") ", " PG_MS("s.deleted_at") ", s.template_id, s.lifecycle, "         \
+                                                                              "s.start_snapshot_id, "                  \
+                                                                              "s.last_snapshot_id, "                   \
+                                                                              "s.parent_sandbox_id, "                  \
+                                                                              "s.parent_snapshot_id, s.start_kind, "   \
+                                                                              "s.streams, " PG_MS("s.active_at")
+#define N_COLUMNS 37
 #define FROM " FROM sandboxes s LEFT JOIN nodes n ON n.id = s.node_id "
 
 int sandbox_row(const struct store_result *res, int row, struct sandbox *ret, struct sp_error *err) {
@@ -48,6 +53,15 @@ int sandbox_row(const struct store_result *res, int row, struct sandbox *ret, st
         .updated_ms = pg_get_int(res, row, 25),
         .started_ms = pg_get_int(res, row, 26),
         .deleted_ms = pg_get_int(res, row, 27),
+        .template_id = pg_get(res, row, 28),
+        .lifecycle = pg_get_text(res, row, 29),
+        .start_snapshot_id = pg_get(res, row, 30),
+        .last_snapshot_id = pg_get(res, row, 31),
+        .parent_sandbox_id = pg_get(res, row, 32),
+        .parent_snapshot_id = pg_get(res, row, 33),
+        .start_kind = pg_get(res, row, 34),
+        .streams = (uint64_t)pg_get_int(res, row, 35),
+        .active_ms = pg_get_int(res, row, 36),
     };
     if (!sandbox_state_parse(pg_get_text(res, row, 3), &b.state))
         return pg_corrupt(err, "sandbox state");
@@ -131,10 +145,34 @@ int sandbox_list(struct store *s, const struct sandbox_filter *f, const struct s
     return r;
 }
 
-int sandbox_describe(struct store *s, const char *id, const char *name, const char *metadata, struct sp_error *err) {
+int sandbox_describe(struct store *s, const char *id, const struct sandbox_description *d, struct sp_error *err) {
     struct pg_args a = {0};
     pg_text(&a, id);
-    pg_text(&a, name);
-    pg_text(&a, metadata);
-    return pg_run(s, "UPDATE sandboxes SET name = $2, metadata = $3, updated_at = now() WHERE id = $1", &a, NULL, err);
+    pg_text(&a, d->name);
+    pg_text(&a, d->metadata);
+    pg_text(&a, d->lifecycle);
+    pg_int(&a, (int64_t)d->idle_s);
+    pg_int(&a, (int64_t)d->life_s);
+    pg_int(&a, (int64_t)d->checkpoint_s);
+    return pg_queue(s,
+                    "UPDATE sandboxes SET name = $2, metadata = $3, lifecycle = $4, idle_s = nullif($5::bigint, 0), "
+                    "life_s = nullif($6::bigint, 0), checkpoint_s = nullif($7::bigint, 0), active_at = policy_now(), "
+                    "updated_at = now() WHERE id = $1",
+                    &a, err);
+}
+
+int sandbox_touch(struct store *s, const char *id, struct sp_error *err) {
+    struct pg_args a = {0};
+    pg_text(&a, id);
+    return pg_queue(s, "UPDATE sandboxes SET active_at = policy_now() WHERE id = $1", &a, err);
+}
+
+int sandbox_env(struct store *s, const char *id, struct store_result **ret_res, const char **ret_env,
+                struct sp_error *err) {
+    struct pg_args a = {0};
+    pg_text(&a, id);
+    int r = pg_run(s, "SELECT env FROM sandboxes WHERE id = $1", &a, ret_res, err);
+    if (r == 0)
+        *ret_env = pg_rows(*ret_res) ? pg_get_text(*ret_res, 0, 0) : "{}";
+    return r;
 }

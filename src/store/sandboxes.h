@@ -18,7 +18,12 @@ struct sandbox { /* pointers borrow from the result; NULL where the row has null
     const char *operation_id, *delete_operation_id;
     const char *error_code, *error_message;
     const char *accelerator, *kernel, *vmm, *timings; /* timings: JSON text */
-    int64_t created_ms, created_us, updated_ms, started_ms, deleted_ms;
+    const char *template_id;
+    const char *lifecycle;                            /* JSON text */
+    const char *start_snapshot_id, *last_snapshot_id; /* what it was started from; the last good one */
+    const char *parent_sandbox_id, *parent_snapshot_id, *start_kind;
+    uint64_t streams;
+    int64_t created_ms, created_us, updated_ms, started_ms, deleted_ms, active_ms;
 };
 int sandbox_row(const struct store_result *res, int row, struct sandbox *ret, struct sp_error *err);
 
@@ -36,5 +41,16 @@ struct sandbox_filter {
 };
 int sandbox_list(struct store *s, const struct sandbox_filter *f, const struct store_page *page,
                  struct store_result **ret_res, int *ret_n, struct sp_error *err);
-/* Sets name (NULL: none) and metadata of a locked row. */
-int sandbox_describe(struct store *s, const char *id, const char *name, const char *metadata, struct sp_error *err);
+struct sandbox_description {
+    const char *name;      /* NULL: none */
+    const char *metadata;  /* JSON text */
+    const char *lifecycle; /* JSON text; the seconds are what it says, 0: never */
+    uint64_t idle_s, life_s, checkpoint_s;
+};
+/* Of a locked row; counts as use of the sandbox. */
+int sandbox_describe(struct store *s, const char *id, const struct sandbox_description *d, struct sp_error *err);
+/* Its environment, JSON text. */
+int sandbox_env(struct store *s, const char *id, struct store_result **ret_res, const char **ret_env,
+                struct sp_error *err);
+/* A client changed something of it. */
+int sandbox_touch(struct store *s, const char *id, struct sp_error *err);

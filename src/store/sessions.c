@@ -162,15 +162,16 @@ int session_report_exited(struct store *s, const char *id, const struct session_
         pg_null(&a);
     pg_text_or_null(&a, e->reason);
     /* A session that was given up as lost takes the truth when it still comes. */
-    int r =
-        pg_count(s,
-                 "UPDATE sessions SET "
-                 "exit_code = CASE WHEN state = 'exited' THEN exit_code ELSE $2::bigint END, "
-                 "signal = CASE WHEN state = 'exited' THEN signal ELSE $3::bigint END, "
-                 "reason = CASE WHEN state = 'exited' THEN reason ELSE $4::text END, "
-                 "started_at = coalesce(started_at, now()), exited_at = coalesce(exited_at, now()), state = 'exited' "
-                 "WHERE id = $1",
-                 &a, &n, err);
+    int r = pg_count(
+        s,
+        "WITH b AS (UPDATE sandboxes SET active_at = greatest(active_at, policy_now()) "
+        "WHERE id = (SELECT sandbox_id FROM sessions WHERE id = $1 AND state <> 'exited')) UPDATE sessions SET "
+        "exit_code = CASE WHEN state = 'exited' THEN exit_code ELSE $2::bigint END, "
+        "signal = CASE WHEN state = 'exited' THEN signal ELSE $3::bigint END, "
+        "reason = CASE WHEN state = 'exited' THEN reason ELSE $4::text END, "
+        "started_at = coalesce(started_at, now()), exited_at = coalesce(exited_at, now()), state = 'exited' "
+        "WHERE id = $1",
+        &a, &n, err);
     return r < 0 ? r : known(n, id, err);
 }
 

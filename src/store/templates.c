@@ -218,7 +218,7 @@ int template_tag_delete(struct store *s, const char *owner, const char *name, co
 /* ---- removal ---- */
 
 int template_uses(struct store *s, const char *owner, const char *name, const char *digest, uint64_t *ret_releases,
-                  uint64_t *ret_sandboxes, uint64_t *ret_tags, struct sp_error *err) {
+                  uint64_t *ret_sandboxes, uint64_t *ret_others, uint64_t *ret_tags, struct sp_error *err) {
     _cleanup_result_ struct store_result *res = NULL;
     struct pg_args a = {0};
     uint64_t n;
@@ -234,7 +234,9 @@ int template_uses(struct store *s, const char *owner, const char *name, const ch
         r = pg_run(
             s,
             "SELECT (SELECT count(*) FROM sandboxes b WHERE b.template_id = ANY(x.ids) AND b.state <> 'deleted'), "
-            "(SELECT count(*) FROM template_tags g WHERE g.template_id = ANY(x.ids)) "
+            "(SELECT count(*) FROM template_tags g WHERE g.template_id = ANY(x.ids)), "
+            "(SELECT count(*) FROM snapshots y WHERE y.template_id = ANY(x.ids) AND y.state IN ('creating', 'ready')) "
+            "+ (SELECT count(*) FROM pools p WHERE p.template_id = ANY(x.ids)) "
             "FROM (SELECT coalesce(array_agg(id), '{}') AS ids FROM templates "
             "WHERE owner = $1 AND name = $2 AND ($3::text IS NULL OR digest = $3)) x",
             &a, &res, err);
@@ -243,6 +245,7 @@ int template_uses(struct store *s, const char *owner, const char *name, const ch
     *ret_releases = n;
     *ret_sandboxes = (uint64_t)pg_get_int(res, 0, 0);
     *ret_tags = (uint64_t)pg_get_int(res, 0, 1);
+    *ret_others = (uint64_t)pg_get_int(res, 0, 2);
     return 0;
 }
 

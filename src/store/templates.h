@@ -51,5 +51,5 @@ int template_tag_delete(struct store *s, const char *owner, const char *name, co
 
 /* Of one release (digest) or all of a name (digest NULL), locked: how many sandboxes that are not deleted, and tags. */
 int template_uses(struct store *s, const char *owner, const char *name, const char *digest, uint64_t *ret_releases,
-                  uint64_t *ret_sandboxes, uint64_t *ret_tags, struct sp_error *err);
+                  uint64_t *ret_sandboxes, uint64_t *ret_others, uint64_t *ret_tags, struct sp_error *err);
 int template_delete(struct store *s, const char *owner, const char *name, const char *digest, struct sp_error *err);

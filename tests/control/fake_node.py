@@ -13,14 +13,16 @@ class FakeNode:
     """Polls for its desired state in a thread. `reaction(item)` gives the reports for an item: a list of dicts."""
 
     def __init__(self, ports, token, node_id="node-a", memory_mib=65536, vcpus=8, max_sandboxes=256, disk_mib=100000,
-                 reaction=None):
+                 reaction=None, removes_snapshots=True):
         self.ports, self.token, self.id = list(ports), token, node_id
         self.capacity = {"vcpus": vcpus, "memory_mib": memory_mib, "disk_mib": disk_mib, "max_sandboxes": max_sandboxes}
         self.boot_id = str(uuid.uuid4())
         self.reaction = reaction or self.obey
+        self.removes_snapshots = removes_snapshots
         self.gateway_url = "http://127.0.0.1:7999"
         self.desired, self.first_seen, self.revision = {}, {}, 0
-        self.unknown = []
+        self.unknown, self.settled = [], []
+        self.snapshots, self.gone_list, self.pools = set(), [], []
         self._stop = threading.Event()
         self._thread = None
         self._clients = {}
@@ -68,10 +70,29 @@ class FakeNode:
         return {"id": item["id"], "generation": item["generation"], "state": "failed", "ready": False,
                 "error": {"code": code, "message": message}}
 
+    @staticmethod
+    def says(item, state, ready=False, **more):
+        return {"id": item["id"], "generation": item["generation"], "state": state, "ready": ready, **more}
+
+    @staticmethod
+    def snapshot_of(item, state="ready", **more):
+        done = {"memory_bytes": 1 << 20, "disk_bytes": 4096, "exclusive_bytes": 8192, "stall_us": 3000}
+        return {"id": item["snapshot"]["id"], "state": state, **(done if state == "ready" else {}), **more}
+
     def obey(self, item):
+        """Everything that is asked for comes true at once."""
         if item["desired"] == "deleted":
             return [self.gone(item)]
-        return [self.running(item)] if item["observed"] == "creating" else []
+        more = {"snapshot": self.snapshot_of(item)} if item["snapshot"] else {}
+        if item["observed"] in ("creating", "waking"):
+            if item["start"] and item["start"]["snapshot_id"] not in self.snapshots:
+                return []
+            return [{**self.running(item), "start_kind": "warm"}]
+        if item["observed"] in ("pausing", "suspending") or more:
+            if more:
+                self.snapshots.add(item["snapshot"]["id"])
+            return [self.says(item, item["desired"], item["desired"] == "running", **more)]
+        return []
 
     def poll(self, wait=10):
         answer = self.call("GET", f"/nodes/{self.id}/desired?since={self.revision}&wait={wait}")
@@ -86,9 +107,14 @@ class FakeNode:
             self.desired = {s["id"]: s for s in body["sandboxes"]}
             for sandbox_id in self.desired:
                 self.first_seen.setdefault(sandbox_id, seen)
+            self.gone_list, self.pools = body["snapshots_gone"], body["pools"]
         reports = [r for item in body["sandboxes"] for r in self.reaction(item)]
-        if reports:
-            self.unknown += self.observe(*reports)["unknown"]
+        removed = body["snapshots_gone"] if self.removes_snapshots else []
+        if reports or removed:
+            self.snapshots -= set(removed)
+            answer = self.observe(*reports, **({"snapshots_removed": removed} if removed else {}))
+            self.unknown += answer["unknown"]
+            self.settled += answer["settled"]
 
     def _run(self):
         while not self._stop.is_set():

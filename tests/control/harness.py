@@ -172,10 +172,11 @@ def new_token(prefix="spm"):
 class Control:
     """One replica."""
 
-    def __init__(self, postgres, database, directory, admin_token=None, create_timeout_s=60, name="control"):
+    def __init__(self, postgres, database, directory, admin_token=None, create_timeout_s=60, name="control",
+                 test_clock=False):
         self.postgres, self.database, self.dir, self.name = postgres, database, pathlib.Path(directory), name
         self.port, self.internal_port = free_port(), free_port()
-        self.create_timeout_s = create_timeout_s
+        self.create_timeout_s, self.test_clock = create_timeout_s, test_clock
         self.admin_token = admin_token or new_token()
         (self.dir / "admin_token").write_text(self.admin_token + "\n")
         internal = self.dir / "internal_token"
@@ -195,7 +196,8 @@ class Control:
     def start(self, wait=True):
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(self.arguments(), stdout=log, stderr=log, stdin=subprocess.DEVNULL,
-                                            env={**os.environ, "SPACE_CONFIG": "/dev/null"})
+                                            env={**os.environ, "SPACE_CONFIG": "/dev/null",
+                                                 "SPACE_TEST_CLOCK": "1" if self.test_clock else ""})
         if wait:
             self.wait_ready()
         return self

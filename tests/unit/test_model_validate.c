@@ -156,8 +156,15 @@ static void test_request_tables(void **state) {
     (void)state;
     good(&request_sandbox_create,
          "{\"template\": \"seed:latest\", \"metadata\": {\"a\": \"\"}, \"env\": {\"A\": \"b\"}}");
-    bad(&request_sandbox_create, "{}", "template", "required");
-    bad(&request_sandbox_create, "{\"template\": \"seed\", \"lifecycle\": {}}", "lifecycle", "no known");
+    good(&request_sandbox_create,
+         "{\"snapshot_id\": \"snp_00000000000000000000000000\", \"lifecycle\": {\"max_life_s\": "
+         "null, \"checkpoint\": {\"every_s\": 60, \"keep_daily\": 7}}}");
+    bad(&request_sandbox_create, "{\"template\": \"seed\", \"lifecycles\": {}}", "lifecycles",
+        "did you mean lifecycle");
+    bad(&request_sandbox_create, "{\"lifecycle\": {\"checkpoint\": {}}}", "lifecycle.checkpoint.every_s", "required");
+    bad(&request_fork, "{\"count\": 101}", "count", "from 1 to 100");
+    assert_ok(validate_body(&request_empty, NULL, &unit_error));
+    bad(&request_empty, "{\"x\": 1}", "x", "no known");
     good(&request_sandbox_update, "{\"name\": null, \"metadata\": {\"a\": null}}");
     bad(&request_sandbox_update, "{}", "", "at least one");
     good(&request_session_create, "{\"command\": \"sh\", \"pty\": {\"cols\": 1, \"rows\": 4096}}");

@@ -136,6 +136,90 @@ static void test_reports_of_an_end(void **state) {
     assert_true(e.state == SANDBOX_FAILED && e.failure == FAILURE_VMM_KILLED && e.release && !e.ready);
 }
 
+/* ---- verbs ---- */
+
+static struct plan_sandbox moving(enum operation_kind kind, enum sandbox_state from) {
+    struct plan_sandbox s = on_node(verb_moving_state(kind, from), true, kind);
+    s.from = from;
+    return s;
+}
+
+static struct observe_effect said(struct plan_sandbox s, struct observation o) {
+    return plan_observe(&s, s.state == SANDBOX_RUNNING, OPERATION_PENDING, &o);
+}
+
+static void test_reports_of_verbs(void **state) {
+    struct observation running = {.state = OBSERVED_RUNNING, .ready = true}, paused = {.state = OBSERVED_PAUSED};
+    struct observation down = {.state = OBSERVED_SUSPENDED, .has_snapshot = true, .snapshot = SNAPSHOT_READY};
+    struct observe_effect e = said(moving(OPERATION_PAUSE, SANDBOX_RUNNING), paused);
+    (void)state;
+    assert_true(e.state == SANDBOX_PAUSED && e.outcome == OUTCOME_SUCCEEDED && !e.ready);
+    assert_false(said(moving(OPERATION_PAUSE, SANDBOX_RUNNING), running).changes); /* it has not heard yet */
+    e = said(moving(OPERATION_WAKE, SANDBOX_PAUSED), running);
+    assert_true(e.state == SANDBOX_RUNNING && e.ready && e.outcome == OUTCOME_SUCCEEDED);
+    assert_false(said(moving(OPERATION_WAKE, SANDBOX_PAUSED), paused).changes);
+    e = said(moving(OPERATION_SUSPEND, SANDBOX_PAUSED), down);
+    assert_true(e.state == SANDBOX_SUSPENDED && e.outcome == OUTCOME_SUCCEEDED);
+    down.snapshot = SNAPSHOT_CREATING;
+    assert_false(said(moving(OPERATION_SUSPEND, SANDBOX_PAUSED), down).changes);
+    down = (struct observation){.state = OBSERVED_PAUSED, .has_snapshot = true, .snapshot = SNAPSHOT_READY};
+    e = said(moving(OPERATION_SNAPSHOT, SANDBOX_PAUSED), down);
+    assert_true(e.state == SANDBOX_PAUSED && e.outcome == OUTCOME_SUCCEEDED);
+    assert_int_equal(said(moving(OPERATION_FORK, SANDBOX_PAUSED), down).outcome,
+                     OUTCOME_NONE); /* its children decide */
+}
+
+static void test_failures_of_verbs(void **state) {
+    static const struct {
+        enum operation_kind kind;
+        enum sandbox_state from, kept, lost;
+    } rows[] = {
+        {OPERATION_PAUSE, SANDBOX_RUNNING, SANDBOX_RUNNING, SANDBOX_FAILED},
+        {OPERATION_SUSPEND, SANDBOX_RUNNING, SANDBOX_RUNNING, SANDBOX_FAILED},
+        {OPERATION_SUSPEND, SANDBOX_PAUSED, SANDBOX_PAUSED, SANDBOX_FAILED},
+        {OPERATION_WAKE, SANDBOX_PAUSED, SANDBOX_PAUSED, SANDBOX_FAILED},
+        {OPERATION_WAKE, SANDBOX_SUSPENDED, SANDBOX_SUSPENDED, SANDBOX_SUSPENDED},
+        {OPERATION_WAKE, SANDBOX_FAILED, SANDBOX_FAILED, SANDBOX_FAILED},
+        {OPERATION_SNAPSHOT, SANDBOX_RUNNING, SANDBOX_RUNNING, SANDBOX_FAILED},
+        {OPERATION_FORK, SANDBOX_SUSPENDED, SANDBOX_SUSPENDED, SANDBOX_SUSPENDED},
+        {OPERATION_ROLLBACK, SANDBOX_RUNNING, SANDBOX_FAILED, SANDBOX_FAILED},
+        {OPERATION_ROLLBACK, SANDBOX_SUSPENDED, SANDBOX_SUSPENDED, SANDBOX_SUSPENDED},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
+        struct plan_sandbox s = moving(rows[i].kind, rows[i].from);
+        assert_int_equal(plan_after_failure(&s, false), rows[i].kept);
+        assert_int_equal(plan_after_failure(&s, true), rows[i].lost);
+        s.deadline_ms = NOW;
+        struct plan_action a = one(s);
+        assert_int_equal(a.verb,
+                         rows[i].kept == SANDBOX_FAILED && s.state != SANDBOX_FAILED ? PLAN_FAIL : PLAN_GIVE_UP);
+    }
+    struct observation o = {.state = OBSERVED_PAUSED, .operation_failed = true, .operation_failure = FAILURE_IO};
+    struct observe_effect e = said(moving(OPERATION_SUSPEND, SANDBOX_RUNNING), o);
+    assert_true(e.state == SANDBOX_PAUSED && e.outcome == OUTCOME_FAILED && e.failure == FAILURE_IO);
+    o = (struct observation){.state = OBSERVED_FAILED, .failure = FAILURE_SNAPSHOT_MISSING};
+    e = said(moving(OPERATION_WAKE, SANDBOX_SUSPENDED), o);
+    assert_true(e.state == SANDBOX_FAILED && e.outcome == OUTCOME_FAILED);
+}
+
+static void test_forks(void **state) {
+    struct plan_sandbox s = moving(OPERATION_FORK, SANDBOX_RUNNING), child = creating(NOW + 1);
+    (void)state;
+    s.children_open = 1;
+    assert_int_equal(one(s).verb, PLAN_NOTHING);
+    s.children_open = 0;
+    assert_int_equal(one(s).verb, PLAN_NOTHING); /* not settled */
+    s.is_settled = true;
+    assert_int_equal(one(s).verb, PLAN_FINISH_FORK);
+    assert_int_equal(one(s).failure, FAILURE_NONE);
+    s.children_failed = 1;
+    assert_int_equal(one(s).failure, FAILURE_CHILDREN_FAILED);
+    child.has_node = child.start_is_gone = true;
+    assert_int_equal(one(child).verb, PLAN_FAIL);
+    assert_int_equal(one(child).failure, FAILURE_PARENT_GONE);
+}
+
 /* Whatever is recorded and whatever is reported: the move is in the table, only running is ready, repeating changes
  * nothing, and nothing that was to go comes back. */
 static void check_report(const struct plan_sandbox *s, bool ready, enum operation_state os,
@@ -146,6 +230,8 @@ static void check_report(const struct plan_sandbox *s, bool ready, enum operatio
         assert_int_equal(e.state, SANDBOX_RUNNING);
     if (s->state == SANDBOX_DELETING || s->state == SANDBOX_DELETED || s->state == SANDBOX_FAILED)
         assert_true(e.state == s->state || e.state == SANDBOX_DELETED);
+    if (s->state == SANDBOX_SUSPENDED)
+        assert_int_equal(e.state, SANDBOX_SUSPENDED);
     if (e.outcome != OUTCOME_NONE)
         assert_true(s->has_operation || e.outcome == OUTCOME_SUCCEEDED);
     if (!e.changes)
@@ -178,21 +264,56 @@ static void test_every_report_in_every_state(void **state) {
                 }
 }
 
+/* Every verb in flight, in every state it can be found in, with every report. */
+static void test_every_report_of_every_verb(void **state) {
+    static const enum sandbox_state settled[] = {SANDBOX_RUNNING, SANDBOX_PAUSED, SANDBOX_SUSPENDED, SANDBOX_FAILED};
+    (void)state;
+    for (unsigned k = OPERATION_PAUSE; k < OPERATION_KIND_COUNT_; k++)
+        for (unsigned bits = 0; bits < 64; bits++)
+            for (unsigned ob = 0; ob < OBSERVED_COUNT_; ob++)
+                for (unsigned x = 0; x < SNAPSHOT_STATE_COUNT_; x++) {
+                    enum sandbox_state from = settled[bits & 3];
+                    if (verb_rule((enum operation_kind)k, from) < VERB_GO)
+                        continue;
+                    struct plan_sandbox s = moving((enum operation_kind)k, from);
+                    struct observation o = {.state = (enum observed_state)ob,
+                                            .ready = bits & 8,
+                                            .failure = FAILURE_VMM_KILLED,
+                                            .operation_failed = bits & 16,
+                                            .operation_failure = FAILURE_IO,
+                                            .has_snapshot = bits & 32,
+                                            .snapshot = (enum snapshot_state)x,
+                                            .snapshot_failure = FAILURE_IO};
+                    check_report(&s, (bits & 4) && s.state == SANDBOX_RUNNING, OPERATION_PENDING, &o);
+                    struct observe_effect e = plan_observe(&s, false, OPERATION_PENDING, &o);
+                    if (e.outcome == OUTCOME_SUCCEEDED || e.outcome == OUTCOME_FAILED)
+                        assert_false(sandbox_state_row(e.state)->has_operation); /* none is left on its way */
+                }
+}
+
 static void test_observed_names(void **state) {
     enum observed_state o;
     (void)state;
     assert_true(observed_state_parse("deleted", &o));
     assert_int_equal(o, OBSERVED_DELETED);
-    assert_false(observed_state_parse("paused", &o));
+    assert_true(observed_state_parse("paused", &o));
+    assert_false(observed_state_parse("pausing", &o));
     assert_false(observed_state_parse("", &o));
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_placement),         cmocka_unit_test(test_pass_assigns_within_capacity),
-        cmocka_unit_test(test_pass_rules),        cmocka_unit_test(test_reports_of_a_create),
-        cmocka_unit_test(test_reports_of_an_end), cmocka_unit_test(test_every_report_in_every_state),
+        cmocka_unit_test(test_placement),
+        cmocka_unit_test(test_pass_assigns_within_capacity),
+        cmocka_unit_test(test_pass_rules),
+        cmocka_unit_test(test_reports_of_a_create),
+        cmocka_unit_test(test_reports_of_an_end),
+        cmocka_unit_test(test_every_report_in_every_state),
         cmocka_unit_test(test_observed_names),
+        cmocka_unit_test(test_reports_of_verbs),
+        cmocka_unit_test(test_failures_of_verbs),
+        cmocka_unit_test(test_forks),
+        cmocka_unit_test(test_every_report_of_every_verb),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
