@@ -14,7 +14,7 @@ from lib import hostdiff
 from lib.sizes import say, size
 from lib.system import System
 
-ALLOWED = {"creating", "running", "deleting", "deleted", "failed"}
+ALLOWED = {"creating", "running", "pausing", "paused", "suspending", "suspended", "waking", "deleting", "deleted", "failed"}
 
 
 @pytest.fixture
@@ -130,6 +130,74 @@ def test_create_delete_under_random_kills(own):
     sid = own.api.create()
     assert own.api.run(sid, ["echo", "fine"]).code == 0
     own.api.delete(sid)
+
+
+def live(own, rng, sid, tag, steps):
+    """A few lifecycle operations, as they come. Returns what happened, and the children of forks."""
+    said, children = {}, []
+    for n in range(steps):
+        verb = rng.choice(["pause", "suspend", "wake", "wake", "snapshot", "fork"])
+        a = patient(lambda verb=verb, n=n: own.api.call("POST", "/v1/sandboxes/%s/%s" % (sid, verb), key="%s-%d" % (tag, n)))
+        assert a.status in (202, 409), (verb, a)
+        if a.status == 409:
+            assert a.json["code"] in ("wrong_state", "operation_in_progress"), a
+            said[a.json["code"]] = said.get(a.json["code"], 0) + 1
+            time.sleep(0.2)
+            continue
+        children += [c["sandbox_id"] for c in a.json.get("children", [])]
+        end = time.monotonic() + 330
+        while (op := patient(lambda a=a: own.api.call("GET", "/v1/operations/" + a.json["operation_id"])).json)["state"] not in ("succeeded", "failed"):
+            assert time.monotonic() < end, "%s does not end\n%s" % (op, own.logs())
+            time.sleep(0.1)
+        word = verb if op["state"] == "succeeded" else "%s: %s" % (verb, op["error"]["code"])
+        said[word] = said.get(word, 0) + 1
+    return said, children
+
+
+def gone(own, sid, seconds=180):
+    end = time.monotonic() + seconds
+    while (state := patient(lambda: own.api.call("GET", "/v1/sandboxes/" + sid)).json["state"]) != "deleted":
+        assert state in ALLOWED
+        assert time.monotonic() < end, "%s is still %s\n%s" % (sid, state, own.logs())
+        time.sleep(0.2)
+
+
+def test_lifecycle_under_random_kills(own):
+    cycles, steps = size(4, 60), 5
+    seed = int(os.environ.get("SPACE_CHAOS_SEED", time.time()))
+    rng = random.Random(seed)
+    look = lambda: hostdiff.snapshot(str(own.root), int(own.settings["uid_base"]), standing_by=True)  # noqa: E731
+    before = look()
+    killer = Killer(own, rng)
+    killer.start()
+    made, outcomes = [], {}
+    try:
+        for i in range(cycles):
+            body = {"template": "seed:latest", "resources": {"memory_mib": 256}}
+            a = patient(lambda: own.api.call("POST", "/v1/sandboxes", body, key="life-%d-%d" % (seed, i)))
+            assert a.status == 202, a
+            made.append(a.json["sandbox"]["id"])
+            said, children = live(own, rng, made[-1], "step-%d-%d" % (seed, i), steps)
+            made += children
+            for k, v in said.items():
+                outcomes[k] = outcomes.get(k, 0) + v
+            d = patient(lambda: own.api.call("DELETE", "/v1/sandboxes/" + made[-1 - len(children)], key="over-%d-%d" % (seed, i)))
+            assert d.status == 202, d
+    finally:
+        killer.over.set()
+        killer.join()
+    own.cli("up")
+    own.wait_ready()
+    for sid in made:
+        assert patient(lambda: own.api.call("DELETE", "/v1/sandboxes/" + sid)).status == 202
+    for sid in made:
+        gone(own, sid)
+    end = time.monotonic() + 90
+    while (left := hostdiff.diff(before, look())) and time.monotonic() < end:
+        own.api.delete_snapshots()
+        time.sleep(0.5)
+    say("seed %d, %d sandboxes, killed %s, outcomes %s, left on the host: %s" % (seed, len(made), killer.killed, outcomes, left or "nothing"))
+    assert not left
 
 
 def test_down_leaves_nothing():
