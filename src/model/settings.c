@@ -64,6 +64,12 @@ const struct config_row settings_rows[] = {
            "Seconds for which a process that has exited is kept together with its output."),
     NUMBER(output_window_kib, "256", 16, 16384,
            "Output in KiB that is kept for each stream of a process, for readers that come late or again."),
+    NUMBER(blank_vmms, "2", 0, 64,
+           "VMMs a node keeps started ahead of need for each sandbox size in use; they give way to sandboxes."),
+    NUMBER(pool_demand_max, "4", 0, 64,
+           "Most warm VMs a node keeps by itself for a template that was asked for in the last minutes."),
+    NUMBER(garbage_grace_s, "3600", 0, 31536000,
+           "Seconds for which a snapshot that the control plane does not know is left on a node."),
     CHOICE(log_level, "info", "debug|info|warn|error", "Least important level of log lines that are written."),
 };
 const size_t settings_rows_count = ARRAY_SIZE(settings_rows);

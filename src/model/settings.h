@@ -32,6 +32,9 @@ struct settings {
     uint64_t create_timeout_s;        /* deadline of a create operation, cold template boot included; default 120 */
     uint64_t session_retention_s;     /* how long an exited process is kept with its output; default 3600 */
     uint64_t output_window_kib;       /* retained window per stream of a process in the guest; default 256 */
+    uint64_t blank_vmms;              /* VMMs kept started for each size in use; default 2, 0: none */
+    uint64_t pool_demand_max;         /* warm VMs kept for a template in demand; default 4, 0: configured pools only */
+    uint64_t garbage_grace_s;         /* how long a snapshot nobody knows is kept; default 3600 */
     char log_level[32];               /* debug|info|warn|error */
 };
 

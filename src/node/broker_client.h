@@ -8,8 +8,8 @@
 #include "base/json.h"
 #include "io/loop.h"
 
-#define BROKER_CLIENT_MESSAGE_MAX 32768
-#define BROKER_CLIENT_CONFIG_MAX 16384 /* bytes of vm_start's config; over it the broker drops us */
+#define BROKER_CLIENT_MESSAGE_MAX 49152
+#define BROKER_CLIENT_CONFIG_MAX 32768 /* bytes of vm_start's config; over it the broker drops us */
 #define BROKER_CLIENT_REQUESTS_MAX 2048
 
 struct broker_client;

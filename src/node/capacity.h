@@ -8,8 +8,9 @@
 #include "model/settings.h"
 #include "model/states.h"
 
-#define CAPACITY_VCPU_OVERCOMMIT 4u  /* vCPUs of one sandbox per CPU of the host; vCPUs are shared */
-#define CAPACITY_VM_OVERHEAD_MIB 64u /* of the VMM itself, for each sandbox */
+#define CAPACITY_VCPU_OVERCOMMIT 4u     /* vCPUs of one sandbox per CPU of the host; vCPUs are shared */
+#define CAPACITY_VM_OVERHEAD_MIB 64u    /* of the VMM itself, for each sandbox */
+#define CAPACITY_SPARE_RESIDENT_MIB 16u /* what a spare holds of the host's memory, at the least */
 
 struct capacity {
     unsigned vcpus;      /* largest sandbox */

@@ -62,7 +62,14 @@ static bool is_hex(const char *s, size_t digits) {
     return strlen(s) == digits && s[strspn(s, "0123456789abcdef")] == '\0';
 }
 
-static int parse_template(const json_t *obj, struct desired *d, struct sp_error *err) {
+/* template {digest, manifest} and resources {vcpus, memory_mib}, of a sandbox or a pool. */
+struct parsed_spec {
+    char *digest; /* SHA256_HEX_SIZE */
+    const json_t **manifest;
+    unsigned *vcpus, *memory_mib;
+};
+
+static int parse_template(const json_t *obj, const struct parsed_spec *spec, struct sp_error *err) {
     json_t *template = NULL, *manifest = NULL;
     const char *digest;
     if (json_get_opt_object(obj, "", "template", &template, err) < 0)
@@ -72,9 +79,9 @@ static int parse_template(const json_t *obj, struct desired *d, struct sp_error 
     if (json_get_string(template, "template", "digest", 64, 64, &digest, err) < 0 ||
         json_get_opt_object(template, "template", "manifest", &manifest, err) < 0)
         return -SP_E_INVALID;
-    if (!is_hex(digest, 64) || !text_copy(d->template_digest, sizeof(d->template_digest), digest))
+    if (!is_hex(digest, 64) || !text_copy(spec->digest, SHA256_HEX_SIZE, digest))
         return sp_error_field(err, SP_E_INVALID, "template.digest", "template.digest must be 64 hex digits");
-    d->manifest = manifest;
+    *spec->manifest = manifest;
     return 0;
 }
 
@@ -93,7 +100,7 @@ static int parse_identity(const json_t *obj, struct desired *d, struct sp_error 
     return 0;
 }
 
-static int parse_size(const json_t *obj, struct desired *d, struct sp_error *err) {
+static int parse_size(const json_t *obj, const struct parsed_spec *spec, struct sp_error *err) {
     json_t *resources = NULL;
     uint64_t vcpus, memory_mib;
     if (json_get_opt_object(obj, "", "resources", &resources, err) < 0)
@@ -104,15 +111,54 @@ static int parse_size(const json_t *obj, struct desired *d, struct sp_error *err
         json_get_u64(resources, "resources", "memory_mib", VM_CONFIG_MEMORY_MIB_MIN, VM_CONFIG_MEMORY_MIB_MAX,
                      &memory_mib, err) < 0)
         return -SP_E_INVALID;
-    d->vcpus = (unsigned)vcpus;
-    d->memory_mib = (unsigned)memory_mib;
+    *spec->vcpus = (unsigned)vcpus;
+    *spec->memory_mib = (unsigned)memory_mib;
+    return 0;
+}
+
+static int parse_spec(const json_t *obj, const struct parsed_spec *spec, struct sp_error *err) {
+    int r = parse_template(obj, spec, err);
+    return r < 0 ? r : parse_size(obj, spec, err);
+}
+
+/* The id of a snapshot under `key` of an optional object `name`; "" when there is none. */
+static int parse_snapshot_id(const json_t *obj, const char *name, const char *key, char dst[ID_SIZE],
+                             const json_t **ret_object, struct sp_error *err) {
+    json_t *object = NULL;
+    const char *id;
+    if (json_get_opt_object(obj, "", name, &object, err) < 0)
+        return -SP_E_INVALID;
+    *ret_object = object;
+    if (!object)
+        return 0;
+    if (json_get_opt_string(object, name, key, 1, ID_SIZE - 1, "", &id, err) < 0)
+        return -SP_E_INVALID;
+    if (id[0] && !id_is_valid(id, "snp"))
+        return sp_error_field(err, SP_E_INVALID, name, "%s.%s must be the id of a snapshot", name, key);
+    (void)text_copy(dst, ID_SIZE, id);
+    return 0;
+}
+
+static int parse_snapshots(const json_t *obj, struct desired *d, struct sp_error *err) {
+    const json_t *start, *snapshot;
+    const char *kind = "";
+    if (parse_snapshot_id(obj, "start", "snapshot_id", d->start_snapshot, &start, err) < 0 ||
+        parse_snapshot_id(obj, "snapshot", "id", d->snapshot_id, &snapshot, err) < 0 ||
+        (snapshot &&
+         json_get_opt_string(snapshot, "snapshot", "kind", 1, sizeof(d->snapshot_kind) - 1, "", &kind, err) < 0))
+        return -SP_E_INVALID;
+    (void)text_copy(d->snapshot_kind, sizeof(d->snapshot_kind), kind);
     return 0;
 }
 
 /* What is needed to make it run. */
 static int parse_start(const json_t *obj, struct desired *d, struct sp_error *err) {
+    const struct parsed_spec spec = {.digest = d->template_digest,
+                                     .manifest = &d->manifest,
+                                     .vcpus = &d->vcpus,
+                                     .memory_mib = &d->memory_mib};
     const char *deadline;
-    if (parse_template(obj, d, err) < 0 || parse_size(obj, d, err) < 0 || parse_identity(obj, d, err) < 0 ||
+    if (parse_spec(obj, &spec, err) < 0 || parse_identity(obj, d, err) < 0 || parse_snapshots(obj, d, err) < 0 ||
         json_get_opt_string(obj, "", "deadline_at", 1, 64, "", &deadline, err) < 0)
         return -SP_E_INVALID;
     if (deadline[0] && !desired_time_parse(deadline, &d->deadline_ns))
@@ -120,25 +166,41 @@ static int parse_start(const json_t *obj, struct desired *d, struct sp_error *er
     return 0;
 }
 
+static bool parse_want(const char *name, enum desired_want *ret) {
+    static const char *const names[] = {[WANT_RUNNING] = "running",
+                                        [WANT_PAUSED] = "paused",
+                                        [WANT_SUSPENDED] = "suspended",
+                                        [WANT_DELETED] = "deleted"};
+    for (size_t i = 0; i < ARRAY_SIZE(names); i++)
+        if (strcmp(names[i], name) == 0) {
+            *ret = (enum desired_want)i;
+            return true;
+        }
+    return false;
+}
+
 /* What must be good for the list to be used at all. */
 static int parse_item(const json_t *obj, struct desired *d, struct sp_error *err) {
     struct sp_error why = {0};
-    const char *id, *want, *observed;
+    const char *id, *want, *observed, *operation, *kind;
     if (!json_is_object(obj))
         return sp_error_field(err, SP_E_PROTOCOL, "sandboxes", "sandboxes must hold objects");
     if (json_get_string(obj, "", "id", 1, ID_SIZE - 1, &id, err) < 0 ||
         json_get_string(obj, "", "desired", 1, 16, &want, err) < 0 ||
         json_get_u64(obj, "", "generation", 0, INT64_MAX, &d->generation, err) < 0 ||
-        json_get_opt_string(obj, "", "observed", 1, sizeof(d->observed) - 1, "", &observed, err) < 0)
+        json_get_opt_string(obj, "", "observed", 1, sizeof(d->observed) - 1, "", &observed, err) < 0 ||
+        json_get_opt_string(obj, "", "operation_id", 1, ID_SIZE - 1, "", &operation, err) < 0 ||
+        json_get_opt_string(obj, "", "operation_kind", 1, sizeof(d->operation_kind) - 1, "", &kind, err) < 0)
         return -SP_E_PROTOCOL;
     if (!id_is_valid(id, "sbx"))
         return sp_error_field(err, SP_E_PROTOCOL, "id", "id must be the id of a sandbox");
-    if (strcmp(want, "running") != 0 && strcmp(want, "deleted") != 0)
-        return sp_error_field(err, SP_E_PROTOCOL, "desired", "desired must be running or deleted");
+    if (!parse_want(want, &d->want))
+        return sp_error_field(err, SP_E_PROTOCOL, "desired", "desired must be running, paused, suspended or deleted");
     (void)text_copy(d->id, sizeof(d->id), id);
+    (void)text_copy(d->operation_id, sizeof(d->operation_id), operation);
+    (void)text_copy(d->operation_kind, sizeof(d->operation_kind), kind);
     (void)text_copy(d->observed, sizeof(d->observed), observed);
-    d->want = want[0] == 'r' ? WANT_RUNNING : WANT_DELETED;
-    if (d->want == WANT_RUNNING && parse_start(obj, d, &why) < 0)
+    if (d->want != WANT_DELETED && parse_start(obj, d, &why) < 0)
         (void)text_escape(d->problem, sizeof(d->problem), why.text, strlen(why.text));
     return 0;
 }
@@ -171,6 +233,52 @@ static int parse_items(const json_t *sandboxes, struct desired_list *list, struc
     return 0;
 }
 
+static int parse_gone(const json_t *answer, struct desired_list *list, struct sp_error *err) {
+    json_t *gone;
+    if (json_get_opt_array(answer, "", "snapshots_gone", DESIRED_GONE_MAX, &gone, err) < 0)
+        return -SP_E_INVALID;
+    list->gone = calloc(json_array_size(gone) + 1, sizeof(*list->gone));
+    if (!list->gone)
+        return sp_error_set(err, SP_E_INTERNAL, "out of memory");
+    for (size_t i = 0; i < json_array_size(gone); i++) {
+        const char *id = json_string_value(json_array_get(gone, i));
+        if (!id || !id_is_valid(id, "snp") || !text_copy(list->gone[list->n_gone++], ID_SIZE, id))
+            return sp_error_field(err, SP_E_PROTOCOL, "snapshots_gone", "snapshots_gone must hold ids of snapshots");
+    }
+    return 0;
+}
+
+static int parse_pool(const json_t *obj, struct desired_pool *p, struct sp_error *err) {
+    const struct parsed_spec spec = {.digest = p->template_digest,
+                                     .manifest = &p->manifest,
+                                     .vcpus = &p->vcpus,
+                                     .memory_mib = &p->memory_mib};
+    const char *id;
+    uint64_t size;
+    if (!json_is_object(obj) || json_get_string(obj, "", "pool_id", 1, DESIRED_POOL_ID_MAX, &id, err) < 0 ||
+        json_get_u64(obj, "", "size", 0, DESIRED_POOL_SIZE_MAX, &size, err) < 0 || parse_spec(obj, &spec, err) < 0)
+        return -SP_E_INVALID;
+    (void)text_copy(p->id, sizeof(p->id), id);
+    p->size = (unsigned)size;
+    return 0;
+}
+
+/* A pool is a convenience: one that is malformed is none. */
+static int parse_pools(const json_t *answer, struct desired_list *list, struct sp_error *err) {
+    json_t *pools;
+    if (json_get_opt_array(answer, "", "pools", DESIRED_POOLS_MAX, &pools, err) < 0)
+        return -SP_E_INVALID;
+    list->pools = calloc(json_array_size(pools) + 1, sizeof(*list->pools));
+    if (!list->pools)
+        return sp_error_set(err, SP_E_INTERNAL, "out of memory");
+    for (size_t i = 0; i < json_array_size(pools); i++) {
+        struct desired_pool pool = {0};
+        if (parse_pool(json_array_get(pools, i), &pool, NULL) == 0)
+            list->pools[list->n_pools++] = pool;
+    }
+    return 0;
+}
+
 int desired_parse(const json_t *answer, struct desired_list *ret, struct sp_error *err) {
     struct desired_list list = {0};
     json_t *sandboxes = NULL;
@@ -183,8 +291,12 @@ int desired_parse(const json_t *answer, struct desired_list *ret, struct sp_erro
     r = parse_revision(answer, list.revision, err);
     if (r == 0)
         r = parse_items(sandboxes, &list, err);
+    if (r == 0)
+        r = parse_gone(answer, &list, err);
+    if (r == 0)
+        r = parse_pools(answer, &list, err);
     if (r < 0) {
-        free(list.items);
+        desired_list_done(&list);
         return r;
     }
     list.root = json_incref((json_t *)(uintptr_t)answer);
@@ -194,6 +306,8 @@ int desired_parse(const json_t *answer, struct desired_list *ret, struct sp_erro
 
 void desired_list_done(struct desired_list *list) {
     free(list->items);
+    free(list->gone);
+    free(list->pools);
     json_decref(list->root);
     *list = (struct desired_list){0};
 }

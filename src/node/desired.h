@@ -10,14 +10,23 @@
 
 #define DESIRED_SANDBOXES_MAX 4096
 #define DESIRED_REVISION_MAX 64
+#define DESIRED_GONE_MAX 4096
+#define DESIRED_POOLS_MAX 64
+#define DESIRED_POOL_SIZE_MAX 256
+#define DESIRED_POOL_ID_MAX 64
 
-enum desired_want { WANT_RUNNING, WANT_DELETED };
+enum desired_want { WANT_RUNNING, WANT_PAUSED, WANT_SUSPENDED, WANT_DELETED };
 
 struct desired {
     char id[ID_SIZE];
     uint64_t generation;
     enum desired_want want;
-    char observed[16];    /* what control has recorded: "creating", "running", "failed", … */
+    char observed[16];          /* what control has recorded: "creating", "running", "failed", … */
+    char operation_id[ID_SIZE]; /* on its way; "" none */
+    char operation_kind[16];
+    char start_snapshot[ID_SIZE]; /* a VM that is to be started starts from it; "": from the template's */
+    char snapshot_id[ID_SIZE];    /* to be made; "" none */
+    char snapshot_kind[16];
     uint64_t deadline_ns; /* real time; 0: none */
     char template_digest[SHA256_HEX_SIZE];
     unsigned vcpus, memory_mib;
@@ -28,10 +37,21 @@ struct desired {
     char problem[128];      /* not "": this one is malformed (its id and want are good); it can only fail */
 };
 
+struct desired_pool {
+    char id[DESIRED_POOL_ID_MAX + 1];
+    char template_digest[SHA256_HEX_SIZE];
+    const json_t *manifest; /* NULL: none. Borrowed from the list */
+    unsigned vcpus, memory_mib, size;
+};
+
 struct desired_list {
     char revision[DESIRED_REVISION_MAX + 1]; /* opaque */
     struct desired *items;                   /* sorted by id */
     size_t n;
+    char (*gone)[ID_SIZE]; /* snapshots to remove */
+    size_t n_gone;
+    struct desired_pool *pools; /* those that are well-formed */
+    size_t n_pools;
     json_t *root;
 };
 

@@ -20,15 +20,26 @@ static const struct {
 } rows[] = {
     {SP_E_CORRUPT, FAILURE_SNAPSHOT_BROKEN}, {SP_E_NO_SPACE, FAILURE_HOST_DISK_FULL},
     {SP_E_NO_CAPACITY, FAILURE_NO_CAPACITY}, {SP_E_TIMEOUT, FAILURE_DEADLINE_EXCEEDED},
-    {SP_E_VMM, FAILURE_VMM_FAILED},
+    {SP_E_VMM, FAILURE_VMM_FAILED},          {SP_E_IO, FAILURE_IO},
 };
 
-void fault_from_error(struct fault *f, const struct sp_error *err, enum failure missing) {
-    char text[sizeof(f->message)];
-    f->code = err->code == SP_E_NOT_FOUND ? missing : FAILURE_INTERNAL;
+static enum failure code_of(const struct sp_error *err) {
+    enum failure code;
+    if (err->code == SP_E_NOT_FOUND && strcmp(err->field, "template") == 0)
+        return FAILURE_TEMPLATE_MISSING;
+    if (err->code == SP_E_NOT_FOUND && strcmp(err->field, "snapshot") == 0)
+        return FAILURE_SNAPSHOT_MISSING;
+    if (err->field[0] && failure_parse(err->field, &code))
+        return code;
     for (size_t i = 0; i < ARRAY_SIZE(rows); i++)
         if (rows[i].error == err->code)
-            f->code = rows[i].code;
+            return rows[i].code;
+    return FAILURE_INTERNAL;
+}
+
+void fault_from_error(struct fault *f, const struct sp_error *err) {
+    char text[sizeof(f->message)];
+    f->code = code_of(err);
     (void)text_printf(f->message, sizeof(f->message), "%s",
                       text_escape(text, sizeof(text), err->text, strlen(err->text)));
 }

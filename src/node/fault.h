@@ -10,6 +10,6 @@ struct fault {
 };
 
 void fault_set(struct fault *f, enum failure code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
-/* What an error of the broker (or of building the request) means. `missing`: what it is that was not found, for the request
- * at hand: FAILURE_TEMPLATE_MISSING of a boot, FAILURE_SNAPSHOT_BROKEN of a clone, else FAILURE_INTERNAL. */
-void fault_from_error(struct fault *f, const struct sp_error *err, enum failure missing);
+/* What an error of the broker (or of building the request) means. not_found names in its field what was not there; it is
+ * `internal` for anything but a template or a snapshot. A refusal of space-vm has its code in the field. */
+void fault_from_error(struct fault *f, const struct sp_error *err);

@@ -5,6 +5,8 @@
  */
 #pragma once
 #include "node/capacity.h"
+#include "node/garbage.h"
+#include "node/pools.h"
 #include "node/sandbox.h"
 
 #define NODE_BUCKETS 1024u
@@ -22,13 +24,18 @@ struct node {
     struct vm_request_base base;
     struct broker_client *broker;
     struct template_cache *templates;
+    struct snapshots *snapshots;
+    struct spares *spares;
+    struct pools *pools;
+    struct garbage *garbage;
     struct control_link *control;
     struct sandbox *buckets[NODE_BUCKETS], *first;
     unsigned n_sandboxes;
     uint64_t next_order;
     struct desired_list desired; /* the last one */
     bool desired_known;
-    struct loop_task slots; /* hands out start slots */
+    struct loop_task slots;     /* hands out start slots */
+    struct loop_task reconcile; /* a sandbox has arrived somewhere: what is next of it */
     struct loop_timer *pass, *ping;
     unsigned ping_round;
     struct node_sync *sync; /* a listing that is going on */
@@ -43,8 +50,9 @@ void node_table_add(struct node *n, struct sandbox *s);
 void node_table_remove(struct node *n, struct sandbox *s);
 void node_slots_changed(struct node *n); /* somebody queues, or a slot is free */
 unsigned node_slots(const struct node *n);
-/* FAILURE_NONE, or why s cannot be admitted. */
-enum failure node_admit(const struct node *n, const struct sandbox *s, char *message, size_t size);
+void node_activity_changed(struct node *n); /* of some sandbox: spares wait for the node to be idle */
+/* FAILURE_NONE, or why s cannot be admitted. Spares give way to it. */
+enum failure node_admit(struct node *n, const struct sandbox *s, char *message, size_t size);
 /* Capacity as it is now; NULL when it cannot be measured. */
 json_t *node_capacity(const struct node *n);
 
@@ -57,3 +65,4 @@ void node_sync_begin(struct node *n); /* list VMs and snapshots, adopt, stop lef
 void node_apply_desired(struct node *n, struct desired_list *list); /* takes it over */
 void node_reconcile_all(struct node *n); /* with the list as it is: from time to time, in case an event was missed */
 void node_reconcile(struct node *n, struct sandbox *s, const struct desired *d);
+void node_reconcile_soon(struct node *n); /* with the list as it is, in the next round */

@@ -17,7 +17,8 @@ static void act_restart(struct sandbox *s, const struct desired *d) {
     assert(s && d);
     sandbox_set_want(s, d);
     s->began_ms = loop_now_ms(s->node->loop);
-    s->rebuilt = false;
+    s->rebuilt = s->cold_only = false;
+    s->queue_ms = s->template_ms = s->broker_ms = s->total_ms = 0;
     sandbox_stop(s, SB_NEW);
 }
 
@@ -38,6 +39,20 @@ static void act_lost(struct node *n, const struct desired *d) {
     sandbox_stop(s, SB_FAILED);
 }
 
+/* It is suspended, and was before this run of the node. */
+static void act_rest(struct node *n, const struct desired *d) {
+    struct sandbox *s = sandbox_new(n, d->id);
+    sandbox_set_want(s, d);
+    s->generation = d->generation;
+    sandbox_rest(s);
+}
+
+static void act_look(struct node *n, const struct desired *d) {
+    struct sandbox *s = sandbox_new(n, d->id);
+    sandbox_set_want(s, d);
+    sandbox_look(s);
+}
+
 /* Not at once: the list may have been made before our last report arrived. */
 static void act_say_again(struct node *n, struct sandbox *s) {
     assert(s);
@@ -51,28 +66,61 @@ static void act_say_again(struct node *n, struct sandbox *s) {
 static void note_while_stopping(struct sandbox *s, const struct desired *d) {
     if ((!d || d->want == WANT_DELETED) && s->after != SB_DELETED)
         sandbox_stop(s, SB_DELETED);
-    else if (d && d->want == WANT_RUNNING && d->generation >= s->want.generation)
+    else if (d && d->want != WANT_DELETED && d->generation >= s->want.generation)
         sandbox_set_want(s, d);
 }
 
+static struct local local_of(const struct sandbox *s, const struct desired *d) {
+    struct local local = {.state = LOCAL_NONE};
+    if (!s)
+        return local;
+    local.state = sandbox_local_state(s);
+    local.generation = s->generation;
+    if (!d)
+        return local;
+    local.operation_failed =
+        d->operation_id[0] && s->operation.fault.code != FAILURE_NONE && strcmp(s->operation.id, d->operation_id) == 0;
+    local.snapshot_known =
+        d->snapshot_id[0] && s->snapshot.state != JOB_NONE && strcmp(s->snapshot.id, d->snapshot_id) == 0;
+    local.snapshot_unsettled = !s->snapshot.settled;
+    return local;
+}
+
+/* Of one that is here, or is not to be. */
+static void act_on(struct node *n, struct sandbox *s, const struct desired *d, enum reconcile_action action) {
+    static void (*const moves[RECONCILE_ACTION_COUNT_])(struct sandbox * s) = {
+        [RECONCILE_PAUSE] = sandbox_pause,        [RECONCILE_RESUME] = sandbox_resume,
+        [RECONCILE_SUSPEND] = sandbox_suspend,    [RECONCILE_SNAPSHOT] = sandbox_snapshot,
+        [RECONCILE_COPY] = sandbox_copy_snapshot,
+    };
+    if (action == RECONCILE_RESTART) {
+        act_restart(s, d);
+    } else if (action == RECONCILE_SAY_AGAIN) {
+        sandbox_set_want(s, d);
+        act_say_again(n, s);
+    } else if (action == RECONCILE_FORGET) {
+        sandbox_free(s);
+    } else if (action == RECONCILE_NOTHING) {
+        if (s && s->state == SB_STOPPING)
+            note_while_stopping(s, d);
+        else if (s && d)
+            sandbox_set_want(s, d);
+    } else {
+        assert(s && d && moves[action]);
+        sandbox_set_want(s, d);
+        moves[action](s);
+    }
+}
+
 void node_reconcile(struct node *n, struct sandbox *s, const struct desired *d) {
-    struct local local = {.state = s ? sandbox_local_state(s) : LOCAL_NONE, .generation = s ? s->generation : 0};
+    const struct local local = local_of(s, d);
     enum reconcile_action action = reconcile(d, &local);
     if (action != RECONCILE_NOTHING)
         log_event(LOG_L_DEBUG, "reconcile", "sandbox_id", d ? d->id : s->id, "action", reconcile_action_name(action),
                   NULL);
     switch (action) {
-    case RECONCILE_NOTHING:
-        if (local.state == LOCAL_STOPPING)
-            note_while_stopping(s, d);
-        else if (s && d)
-            sandbox_set_want(s, d);
-        break;
     case RECONCILE_START:
         act_start(n, s, d);
-        break;
-    case RECONCILE_RESTART:
-        act_restart(s, d);
         break;
     case RECONCILE_DELETE:
         act_delete(n, s, d);
@@ -80,13 +128,14 @@ void node_reconcile(struct node *n, struct sandbox *s, const struct desired *d) 
     case RECONCILE_LOST:
         act_lost(n, d);
         break;
-    case RECONCILE_SAY_AGAIN:
-        sandbox_set_want(s, d);
-        act_say_again(n, s);
+    case RECONCILE_REST:
+        act_rest(n, d);
         break;
-    case RECONCILE_FORGET:
-        sandbox_free(s);
+    case RECONCILE_LOOK:
+        act_look(n, d);
         break;
+    default:
+        act_on(n, s, d, action);
     }
 }
 
@@ -106,5 +155,7 @@ void node_apply_desired(struct node *n, struct desired_list *list) {
     desired_list_done(&n->desired);
     n->desired = *list;
     n->desired_known = true;
+    snapshots_apply(n->snapshots, &n->desired);
+    pools_apply(n->pools, &n->desired);
     node_reconcile_all(n);
 }

@@ -15,7 +15,7 @@
 struct node_sync {
     struct node *node;
     struct broker_call *call;
-    json_t *vms; /* id → alive */
+    json_t *vms; /* id → {alive, snapshot?}, without spares that some sandbox is taking */
 };
 
 void node_sync_cancel(struct node *n) {
@@ -67,7 +67,11 @@ static void sweep(struct node_sync *sync) {
     for (const struct sandbox *s = n->first; s; s = s->next)
         if (s->state != SB_FAILED && s->state != SB_DELETED)
             (void)json_array_append_new(known, json_string(s->id));
+    for (const struct sandbox *s = n->first; s; s = s->next)
+        if (s->spare[0])
+            (void)json_array_append_new(known, json_string(s->spare));
     template_cache_put_known(n->templates, known);
+    spares_put_known(n->spares, known);
     if (!n->desired_known || json_array_size(known) > KNOWN_MAX) {
         json_decref(known);
         node_sync_cancel(n);
@@ -78,9 +82,13 @@ static void sweep(struct node_sync *sync) {
 
 /* ---- what there is ---- */
 
+static bool is_alive(const json_t *vm) {
+    return json_is_true(json_object_get(vm, "alive"));
+}
+
 static enum sandbox_listed listed_as(const json_t *vms, const char *id) {
-    const json_t *alive = json_object_get(vms, id);
-    return !alive ? LISTED_NOT : json_is_true(alive) ? LISTED_ALIVE : LISTED_DEAD;
+    const json_t *vm = json_object_get(vms, id);
+    return !vm ? LISTED_NOT : is_alive(vm) ? LISTED_ALIVE : LISTED_DEAD;
 }
 
 static void on_leftover_stopped(void *ctx, const json_t *reply, const struct sp_error *err) {
@@ -107,19 +115,26 @@ static void on_snapshots(void *ctx, const json_t *reply, const struct sp_error *
     struct node_sync *sync = ctx;
     struct node *n = sync->node;
     const char *id;
-    json_t *alive;
+    json_t *vm;
     if (!answered(sync, "template_list", err))
         return;
+    for (const struct sandbox *s = n->first; s; s = s->next)
+        if (s->spare[0]) /* whose it is the broker has not said yet */
+            (void)json_object_del(sync->vms, s->spare);
     template_cache_sync(n->templates, reply);
+    snapshots_sync(n->snapshots);
+    spares_sync(n->spares, sync->vms);
     for (struct sandbox *s = n->first, *next; s; s = next) {
         next = s->next;
         sandbox_broker_up(s, listed_as(sync->vms, s->id));
     }
-    json_object_foreach (sync->vms, id, alive) {
-        if (!node_find(n, id) && !template_cache_owns(n->templates, id))
-            take_in(n, id, json_is_true(alive));
+    json_object_foreach (sync->vms, id, vm) {
+        if (!node_find(n, id) && !template_cache_owns(n->templates, id) && !id_is_valid(id, "spr"))
+            take_in(n, id, is_alive(vm));
     }
     control_link_start(n->control);
+    pools_poke(n->pools);
+    garbage_begin(n->garbage);
     sweep(sync);
 }
 
@@ -138,7 +153,7 @@ static void on_vms(void *ctx, const json_t *reply, const struct sp_error *err) {
         const char *id = json_string_value(json_object_get(vm, "id"));
         if (!id || !text_copy(last, sizeof(last), id))
             continue;
-        (void)json_object_set_new(sync->vms, id, json_boolean(json_is_true(json_object_get(vm, "alive"))));
+        (void)json_object_set(sync->vms, id, (json_t *)(uintptr_t)vm);
     }
     if (last[0] && json_object_size(sync->vms) > before && json_is_true(json_object_get(reply, "more")))
         ask_page(sync, last);
@@ -178,7 +193,9 @@ static void on_up(void *ctx, const struct broker_facts *facts) {
 }
 
 static void on_down(void *ctx) {
-    node_sync_cancel(ctx);
+    struct node *n = ctx;
+    node_sync_cancel(n);
+    garbage_cancel(n->garbage);
 }
 
 const struct broker_client_events node_broker_events = {.on_up = on_up, .on_down = on_down};

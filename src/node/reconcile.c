@@ -3,10 +3,12 @@
 #include "node/reconcile.h"
 #include <string.h>
 
-static const char *const names[] = {
-    [RECONCILE_NOTHING] = "nothing", [RECONCILE_START] = "start", [RECONCILE_RESTART] = "restart",
-    [RECONCILE_DELETE] = "delete",   [RECONCILE_LOST] = "lost",   [RECONCILE_SAY_AGAIN] = "say",
-    [RECONCILE_FORGET] = "forget",
+static const char *const names[RECONCILE_ACTION_COUNT_] = {
+    [RECONCILE_NOTHING] = "nothing",   [RECONCILE_START] = "start",   [RECONCILE_RESTART] = "restart",
+    [RECONCILE_PAUSE] = "pause",       [RECONCILE_RESUME] = "resume", [RECONCILE_SUSPEND] = "suspend",
+    [RECONCILE_SNAPSHOT] = "snapshot", [RECONCILE_COPY] = "copy",     [RECONCILE_REST] = "rest",
+    [RECONCILE_LOOK] = "look",         [RECONCILE_DELETE] = "delete", [RECONCILE_LOST] = "lost",
+    [RECONCILE_SAY_AGAIN] = "say",     [RECONCILE_FORGET] = "forget",
 };
 
 const char *reconcile_action_name(enum reconcile_action action) {
@@ -25,7 +27,10 @@ static enum reconcile_action unwanted(const struct local *local) {
         return RECONCILE_NOTHING;
     case LOCAL_COMING:
     case LOCAL_RUNNING:
+    case LOCAL_PAUSED:
+    case LOCAL_BUSY:
         return RECONCILE_DELETE;
+    case LOCAL_SUSPENDED:
     case LOCAL_FAILED:
     case LOCAL_DELETED:
         return RECONCILE_FORGET;
@@ -40,17 +45,68 @@ static enum reconcile_action wanted_deleted(const struct desired *d, const struc
     return local->state == LOCAL_STOPPING ? RECONCILE_NOTHING : RECONCILE_DELETE;
 }
 
-static enum reconcile_action wanted_running(const struct desired *d, const struct local *local) {
-    bool newer = local->generation && d->generation > local->generation;
+/* Nothing is here of it. What may be started anew is only what control says is to be: a resident VM that is gone is lost. */
+static enum reconcile_action absent(const struct desired *d) {
+    bool is_new = observed_is(d, "creating") || !d->observed[0];
+    bool begins_anew = d->start_snapshot[0] && (observed_is(d, "waking") || observed_is(d, "suspended") ||
+                                                observed_is(d, "failed") || strcmp(d->operation_kind, "rollback") == 0);
+    switch (d->want) {
+    case WANT_RUNNING:
+        return is_new || begins_anew ? RECONCILE_START : RECONCILE_LOST;
+    case WANT_SUSPENDED:
+        if (observed_is(d, "suspended"))
+            return RECONCILE_REST;
+        return observed_is(d, "suspending") && d->snapshot_id[0] ? RECONCILE_LOOK : RECONCILE_LOST;
+    default:
+        return RECONCILE_LOST;
+    }
+}
+
+/* Where it is to be: only a snapshot, or word of something, may be missing. */
+static enum reconcile_action arrived(const struct desired *d, const struct local *local, const char *state) {
+    if (d->snapshot_id[0] && !local->snapshot_known && !local->operation_failed)
+        return local->state == LOCAL_SUSPENDED ? RECONCILE_COPY : RECONCILE_SNAPSHOT;
+    if (!observed_is(d, state) || local->operation_failed || (local->snapshot_known && local->snapshot_unsettled))
+        return RECONCILE_SAY_AGAIN;
+    return RECONCILE_NOTHING;
+}
+
+static enum reconcile_action when_running(const struct desired *d, const struct local *local) {
+    if (d->want == WANT_RUNNING)
+        return arrived(d, local, "running");
+    if (local->operation_failed)
+        return RECONCILE_SAY_AGAIN;
+    if (d->want == WANT_PAUSED)
+        return RECONCILE_PAUSE;
+    return d->snapshot_id[0] ? RECONCILE_SUSPEND : RECONCILE_SAY_AGAIN;
+}
+
+static enum reconcile_action when_paused(const struct desired *d, const struct local *local) {
+    if (d->want == WANT_PAUSED)
+        return arrived(d, local, "paused");
+    if (local->operation_failed)
+        return RECONCILE_SAY_AGAIN;
+    if (d->want == WANT_RUNNING)
+        return RECONCILE_RESUME;
+    return d->snapshot_id[0] ? RECONCILE_SUSPEND : RECONCILE_SAY_AGAIN;
+}
+
+static enum reconcile_action wanted(const struct desired *d, const struct local *local) {
+    bool newer = local->generation && d->generation > local->generation && d->want == WANT_RUNNING;
     switch (local->state) {
     case LOCAL_NONE:
-        return observed_is(d, "running") ? RECONCILE_LOST : RECONCILE_START;
+        return absent(d);
     case LOCAL_COMING:
+    case LOCAL_BUSY:
         return newer ? RECONCILE_RESTART : RECONCILE_NOTHING;
     case LOCAL_RUNNING:
+        return newer ? RECONCILE_RESTART : when_running(d, local);
+    case LOCAL_PAUSED:
+        return newer ? RECONCILE_RESTART : when_paused(d, local);
+    case LOCAL_SUSPENDED:
         if (newer)
-            return RECONCILE_RESTART;
-        return observed_is(d, "running") ? RECONCILE_NOTHING : RECONCILE_SAY_AGAIN;
+            return RECONCILE_START;
+        return d->want == WANT_SUSPENDED ? arrived(d, local, "suspended") : RECONCILE_SAY_AGAIN;
     case LOCAL_FAILED:
         if (newer)
             return RECONCILE_START;
@@ -65,5 +121,5 @@ static enum reconcile_action wanted_running(const struct desired *d, const struc
 enum reconcile_action reconcile(const struct desired *d, const struct local *local) {
     if (!d)
         return unwanted(local);
-    return d->want == WANT_DELETED ? wanted_deleted(d, local) : wanted_running(d, local);
+    return d->want == WANT_DELETED ? wanted_deleted(d, local) : wanted(d, local);
 }

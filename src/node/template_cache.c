@@ -186,7 +186,7 @@ static bool call_succeeded(struct template_entry *e, const struct sp_error *err)
     struct fault fault;
     if (put_off(e, err) || !err)
         return !err;
-    fault_from_error(&fault, err, e->state == TEMPLATE_STARTING ? FAILURE_TEMPLATE_MISSING : FAILURE_INTERNAL);
+    fault_from_error(&fault, err);
     fail(e, &fault);
     return false;
 }
@@ -252,7 +252,7 @@ static void watch_boot(struct template_entry *e) {
     set_state(e, TEMPLATE_BOOTING);
     loop_timer_start(e->timer, vm_request_boot_ms(c->base->settings, &e->spec) + BOOT_SLACK_MS, 0);
     if (vm_link_new(c->loop, c->base->settings->state_dir, e->boot_id, &events, e, &e->link, &err) < 0) {
-        fault_from_error(&fault, &err, FAILURE_INTERNAL);
+        fault_from_error(&fault, &err);
         fail(e, &fault);
     }
 }
@@ -313,7 +313,7 @@ static void begin_boot(struct template_entry *e) {
     e->state = TEMPLATE_STARTING;
     if (vm_request_boot(c->base, &e->spec, e->boot_id, vm_request_boot_ms(c->base->settings, &e->spec), &fields, &err) <
         0) {
-        fault_from_error(&fault, &err, FAILURE_INTERNAL);
+        fault_from_error(&fault, &err);
         fail(e, &fault);
         return;
     }

@@ -71,19 +71,28 @@ static json_t *common_config(const struct vm_request_base *b, uint64_t generatio
 }
 
 /* Fields around a config (taken over); checks the one bound that would cost us the connection. */
+static int config_fits(const json_t *config, struct sp_error *err) {
+    _cleanup_free_ char *text = config ? json_print(config) : NULL;
+    if (!text || strlen(text) > BROKER_CLIENT_CONFIG_MAX)
+        return sp_error_field(err, SP_E_TOO_LARGE, "env", "environment and commands are over %d bytes together",
+                              BROKER_CLIENT_CONFIG_MAX);
+    return 0;
+}
+
 static int start_fields(const struct vm_request_base *b, const char *id, const char *mode,
                         const struct template_spec *t, const char *key, json_t *config, json_t **ret,
                         struct sp_error *err) {
-    _cleanup_free_ char *text = config ? json_print(config) : NULL;
     json_t *fields;
-    if (!text || strlen(text) > BROKER_CLIENT_CONFIG_MAX) {
+    int r = config_fits(config, err);
+    if (r < 0) {
         json_decref(config);
-        return sp_error_field(err, SP_E_TOO_LARGE, "env", "environment and commands are over %d bytes together",
-                              BROKER_CLIENT_CONFIG_MAX);
+        return r;
     }
-    fields = json_pack("{s:s, s:s, s:s, s:s, s:s, s:i, s:i, s:o}", "id", id, "mode", mode, "template", t->digest,
-                       "kernel", b->facts->kernel->profile, "accelerator", b->accelerator, "vcpus", (int)t->vcpus,
-                       "memory_mib", (int)t->memory_mib, "config", config);
+    fields = json_pack("{s:s, s:s, s:s, s:s, s:i, s:i, s:o}", "id", id, "mode", mode, "kernel",
+                       b->facts->kernel->profile, "accelerator", b->accelerator, "vcpus", (int)t->vcpus, "memory_mib",
+                       (int)t->memory_mib, "config", config);
+    if (fields && t->digest[0])
+        (void)json_object_set_new(fields, "template", json_string(t->digest));
     if (fields && key)
         (void)json_object_set_new(fields, "snapshot", json_string(key));
     if (!fields)
@@ -92,16 +101,86 @@ static int start_fields(const struct vm_request_base *b, const char *id, const c
     return 0;
 }
 
-int vm_request_clone(const struct vm_request_base *b, const struct desired *d, const char *key, uint64_t deadline_ms,
-                     json_t **ret, struct sp_error *err) {
-    struct template_spec size = {.vcpus = d->vcpus, .memory_mib = d->memory_mib};
+/* The config of d's VM. */
+static int sandbox_config(const struct vm_request_base *b, const struct desired *d, uint64_t deadline_ms, json_t **ret,
+                          struct sp_error *err) {
     json_t *env;
     int r = merge_env(d->manifest, d->env, &env, err);
     if (r < 0)
         return r;
+    *ret = common_config(b, d->generation, d->hostname, d->machine_id, env, deadline_ms);
+    return *ret ? 0 : sp_error_set(err, SP_E_INTERNAL, "out of memory");
+}
+
+int vm_request_clone(const struct vm_request_base *b, const struct desired *d, const char *key, uint64_t deadline_ms,
+                     json_t **ret, struct sp_error *err) {
+    struct template_spec size = {.vcpus = d->vcpus, .memory_mib = d->memory_mib};
+    json_t *config;
+    int r = sandbox_config(b, d, deadline_ms, &config, err);
+    if (r < 0)
+        return r;
     (void)text_copy(size.digest, sizeof(size.digest), d->template_digest);
-    return start_fields(b, d->id, "clone", &size, key,
-                        common_config(b, d->generation, d->hostname, d->machine_id, env, deadline_ms), ret, err);
+    return start_fields(b, d->id, "clone", &size, key, config, ret, err);
+}
+
+/* An identity that is thrown away: whoever gets the VM gets its own before anything of it runs. */
+static json_t *throwaway_config(const struct vm_request_base *b, const char *hostname, json_t *env,
+                                uint64_t deadline_ms) {
+    uint8_t bytes[16];
+    char machine_id[33];
+    random_bytes(bytes, sizeof(bytes));
+    text_hex(machine_id, bytes, sizeof(bytes));
+    return common_config(b, 0, hostname, machine_id, env, deadline_ms);
+}
+
+int vm_request_blank(const struct vm_request_base *b, const struct vm_shape *shape, const char *id,
+                     uint64_t deadline_ms, json_t **ret, struct sp_error *err) {
+    const struct template_spec size = {.vcpus = shape->vcpus, .memory_mib = shape->memory_mib};
+    return start_fields(b, id, "blank", &size, NULL, throwaway_config(b, "blank", json_array(), deadline_ms), ret, err);
+}
+
+/* Takes config over. */
+static int load_fields(const char *blank, const char *template, const char *key, json_t *config, json_t **ret,
+                       struct sp_error *err) {
+    int r = config_fits(config, err);
+    if (r < 0) {
+        json_decref(config);
+        return r;
+    }
+    *ret = json_pack("{s:s, s:s, s:s, s:o}", "id", blank, "template", template, "snapshot", key, "config", config);
+    return *ret ? 0 : sp_error_set(err, SP_E_INTERNAL, "out of memory");
+}
+
+int vm_request_load(const struct vm_request_base *b, const struct desired *d, const char *key, const char *blank,
+                    uint64_t deadline_ms, json_t **ret, struct sp_error *err) {
+    json_t *config;
+    int r = sandbox_config(b, d, deadline_ms, &config, err);
+    r = r < 0 ? r : load_fields(blank, d->template_digest, key, config, ret, err);
+    if (r == 0)
+        (void)json_object_set_new(*ret, "bind", json_string(d->id));
+    return r;
+}
+
+int vm_request_warm(const struct vm_request_base *b, const struct template_spec *spec, const char *blank,
+                    uint64_t deadline_ms, json_t **ret, struct sp_error *err) {
+    json_t *env;
+    int r = merge_env(spec->manifest, NULL, &env, err);
+    return r < 0 ? r
+                 : load_fields(blank, spec->digest, spec->key, throwaway_config(b, "warm", env, deadline_ms), ret, err);
+}
+
+int vm_request_identify(const struct vm_request_base *b, const struct desired *d, json_t **ret, struct sp_error *err) {
+    json_t *env;
+    int r = merge_env(d->manifest, d->env, &env, err);
+    if (r < 0)
+        return r;
+    *ret = json_pack("{s:s, s:I, s:{s:s, s:s, s:o}, s:I}", "id", d->id, "generation", (json_int_t)d->generation,
+                     "identity", "hostname", d->hostname, "machine_id", d->machine_id, "env", env,
+                     "session_retention_ms", (json_int_t)b->settings->session_retention_s * 1000);
+    r = *ret ? config_fits(*ret, err) : sp_error_set(err, SP_E_INTERNAL, "out of memory");
+    if (r < 0)
+        json_decref(*ret);
+    return r;
 }
 
 /* argv as it is, checked: 1..VM_CONFIG_ARGS_MAX strings. */
@@ -159,19 +238,14 @@ static int add_commands(json_t *config, const json_t *manifest, json_t *env, str
     return 0;
 }
 
-/* Identities of a boot are thrown away: every clone gets its own before anything of it runs. */
 int vm_request_boot(const struct vm_request_base *b, const struct template_spec *spec, const char *id,
                     uint64_t deadline_ms, json_t **ret, struct sp_error *err) {
     _cleanup_json_ json_t *env = NULL;
     json_t *config;
-    uint8_t bytes[16];
-    char machine_id[33];
     int r = merge_env(spec->manifest, NULL, &env, err);
     if (r < 0)
         return r;
-    random_bytes(bytes, sizeof(bytes));
-    text_hex(machine_id, bytes, sizeof(bytes));
-    config = common_config(b, 0, "template", machine_id, json_incref(env), deadline_ms);
+    config = throwaway_config(b, "template", json_incref(env), deadline_ms);
     if (!config)
         return sp_error_set(err, SP_E_INTERNAL, "out of memory");
     if (spec->manifest && (r = add_commands(config, spec->manifest, env, err)) < 0) {
@@ -196,4 +270,15 @@ json_t *vm_request_snapshot_manifest(const struct vm_request_base *b, const stru
                      "machine", MACHINE_PROFILE, "accelerator", b->accelerator, "kernel_sha256", f->kernel->sha256,
                      "initrd_sha256", f->kernel->initrd_sha256, "tsc_khz", (json_int_t)f->tsc_khz, "vcpus",
                      (int)spec->vcpus, "memory_mib", (int)spec->memory_mib);
+}
+
+json_t *vm_request_sandbox_manifest(const struct vm_request_base *b, const struct template_spec *spec,
+                                    const struct desired *d) {
+    json_t *manifest = vm_request_snapshot_manifest(b, spec);
+    if (manifest) {
+        (void)json_object_set_new(manifest, "sandbox", json_string(d->id));
+        (void)json_object_set_new(manifest, "generation", json_integer((json_int_t)d->generation));
+        (void)json_object_set_new(manifest, "kind", json_string(d->snapshot_kind));
+    }
+    return manifest;
 }

@@ -9,6 +9,11 @@
 
 #define SNAPSHOT_KEY_SIZE 33
 
+/* What is fixed of a VM before anybody knows what it will be; kernel and accelerator are the node's. */
+struct vm_shape {
+    unsigned vcpus, memory_mib;
+};
+
 /* What decides which snapshot a sandbox starts from. */
 struct template_spec {
     char key[SNAPSHOT_KEY_SIZE];
@@ -32,6 +37,19 @@ int vm_request_clone(const struct vm_request_base *b, const struct desired *d, c
                      json_t **ret, struct sp_error *err);
 int vm_request_boot(const struct vm_request_base *b, const struct template_spec *spec, const char *id,
                     uint64_t deadline_ms, json_t **ret, struct sp_error *err);
+int vm_request_blank(const struct vm_request_base *b, const struct vm_shape *shape, const char *id,
+                     uint64_t deadline_ms, json_t **ret, struct sp_error *err);
+/* vm_load's fields: the blank becomes d's VM, out of the snapshot `key`. */
+int vm_request_load(const struct vm_request_base *b, const struct desired *d, const char *key, const char *blank,
+                    uint64_t deadline_ms, json_t **ret, struct sp_error *err);
+/* vm_load's fields: the blank becomes a warm VM of a template, with an identity that is thrown away. */
+int vm_request_warm(const struct vm_request_base *b, const struct template_spec *spec, const char *blank,
+                    uint64_t deadline_ms, json_t **ret, struct sp_error *err);
+/* The fields of `identify` on control.sock. */
+int vm_request_identify(const struct vm_request_base *b, const struct desired *d, json_t **ret, struct sp_error *err);
+/* Of a sandbox's snapshot. */
+json_t *vm_request_sandbox_manifest(const struct vm_request_base *b, const struct template_spec *spec,
+                                    const struct desired *d);
 json_t *vm_request_snapshot_manifest(const struct vm_request_base *b, const struct template_spec *spec);
 /* Time a template's boot may take: create_timeout_s, and more when its probe says so. */
 uint64_t vm_request_boot_ms(const struct settings *s, const struct template_spec *spec);

@@ -11,10 +11,15 @@ import time
 
 REQUESTS = {
     "hello": {"version"}, "vm_start": {"id", "mode", "template", "snapshot", "kernel", "accelerator", "vcpus", "memory_mib", "config"},
+    "vm_load": {"id", "bind", "template", "snapshot", "config"}, "vm_bind": {"id", "sandbox"},
+    "vm_snapshot": {"id", "snapshot", "then", "manifest"}, "snapshot_copy": {"snapshot", "to", "manifest"},
+    "snapshot_stat": {"snapshot"}, "snapshot_list": {"after"},
     "vm_stop": {"id"}, "vm_list": {"after"}, "snapshot_seal": {"id", "snapshot", "manifest"}, "snapshot_remove": {"snapshot"},
     "template_list": set(), "template_remove": {"template"}, "stat": set(), "sweep": {"known"}}
 CONFIG = {"acpi", "tsc_khz", "qemu_version", "cpu_model", "generation", "identity", "output_window", "session_retention_ms", "probe",
           "start", "deadline_ms"}
+LIFECYCLE = {"pause": {"request", "seq"}, "resume": {"request", "seq"},
+             "identify": {"request", "seq", "id", "generation", "identity", "session_retention_ms"}}
 
 
 class Refusal(Exception):
@@ -22,20 +27,25 @@ class Refusal(Exception):
 
 
 class FakeVm:
-    """A space-vm: says its status to every client of control.sock."""
+    """A space-vm: says its status to every client of control.sock. `id` is where it lies, `called` what it calls itself."""
 
     def __init__(self, broker, request):
         self.broker = broker
-        self.id = request["id"]
+        self.id = self.called = request["id"]
         self.request = request
         self.mode = request["mode"]
         self.state = "starting"
+        self.generation = request["config"]["generation"]
+        self.identity = request["config"]["identity"]
         self.error = None
+        self.snapshot = None
+        self.streams, self.active = 0, 0
         self.clients = []
+        self.asked = []  # lifecycle requests, in order
         self.alive = True
         self.ready = None
         self.answers = True
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
         self.directory = broker.state_dir / "run" / "vm" / self.id
         self.directory.mkdir(parents=True)
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -50,25 +60,93 @@ class FakeVm:
             script(self)
         elif self.mode == "clone":
             self.set("running")
+        elif self.mode == "blank":
+            self.set("blank")
         else:
             time.sleep(self.broker.boot_time)
             self.set("saved")
 
     def status(self):
-        status = {"event": "status", "id": self.id, "mode": self.mode, "state": self.state,
+        status = {"event": "status", "id": self.called, "mode": self.mode, "state": self.state,
                   "ready": self.state == "running" if self.ready is None else self.ready,
-                  "generation": self.request["config"]["generation"], "vmm_pid": 4242,
+                  "generation": self.generation, "vmm_pid": 4242,
                   "accelerator": self.request["accelerator"], "kernel": self.request["kernel"],
+                  "streams": self.streams, "active_realtime_ns": self.active,
                   "timings": {"load_ms": 12.5, "total_ms": 80}}
+        if self.snapshot:
+            status["snapshot"] = self.snapshot
         if self.error:
             status["error"] = {"code": self.error[0], "message": self.error[1]}
         return status
 
     def set(self, state, error=None, ready=None):
         with self.lock:
+            if state == "running":
+                self.snapshot = None
             self.state, self.error, self.ready = state, error, ready
             for client in self.clients:
                 self.send(client, self.status())
+
+    # ---- what the broker does to it
+
+    def load(self, fields):
+        """A blank gets its memory; it runs, or is warm when it is bound to nobody."""
+        self.request = {**self.request, **fields}
+        self.generation, self.identity = fields["config"]["generation"], fields["config"]["identity"]
+        if "bind" in fields:
+            self.called = fields["bind"]
+
+        def restore():
+            script = self.broker.scripts.get("load")
+            if script:
+                script(self)
+            else:
+                self.set("restoring")
+                self.set("running" if "bind" in fields else "warm")
+        threading.Thread(target=restore, daemon=True).start()
+
+    def move(self, new_id):
+        """The directory has another name; open sockets go with it."""
+        target = self.directory.parent / new_id
+        self.directory.rename(target)
+        self.directory, self.id = target, new_id
+
+    # ---- what the node asks
+
+    def lifecycle(self, client, request):
+        """pause, resume, identify; a hook may refuse, be slow, or let it die."""
+        name, seq = request["request"], request["seq"]
+        self.asked.append(name)
+        error = None
+        hook = self.broker.hooks.get(name)
+        if hook:
+            error = hook(self)
+        if error == "silent":
+            return
+        if not error:
+            with self.lock:
+                error = self.obey(name, request)
+        answer = {"event": "done", "seq": seq, "ok": not error}
+        if error:
+            answer["error"] = {"code": error, "message": "told to"}
+        self.send(client, answer)
+
+    def obey(self, name, request):
+        if name == "pause" and self.state in ("running", "paused"):
+            if self.state == "running":
+                self.set("pausing")
+                self.set("paused")
+            return None
+        if name == "resume" and self.state in ("running", "paused"):
+            if self.state == "paused":
+                self.set("running")
+            return None
+        if name == "identify" and self.state == "warm":
+            self.called, self.generation, self.identity = request["id"], request["generation"], request["identity"]
+            self.set("identifying")
+            self.set("running")
+            return None
+        return "invalid_state"
 
     def say(self, message):
         with self.lock:
@@ -99,9 +177,13 @@ class FakeVm:
     def _requests(self, client):
         try:
             while data := client.recv(65536):
-                assert json.loads(data) == {"request": "ping"}
-                answer = {"agent": {"uptime_ns": 1}} if self.answers else {"error": {"code": "guest_silent", "message": "no PONG"}}
-                self.send(client, {"event": "pong", **answer})
+                request = json.loads(data)
+                if request == {"request": "ping"}:
+                    answer = {"agent": {"uptime_ns": 1}} if self.answers else {"error": {"code": "guest_silent", "message": "no PONG"}}
+                    self.send(client, {"event": "pong", **answer})
+                else:
+                    assert set(request) <= LIFECYCLE[request["request"]], request
+                    threading.Thread(target=self.lifecycle, args=(client, request), daemon=True).start()
         except OSError:
             pass
 
@@ -132,16 +214,19 @@ class FakeBroker:
         self.vms = {}
         self.snapshots = set()
         self.templates = {"d" * 64}
+        self.bound = {}         # sandbox → the spare's VM it got
         self.requests = []      # (request, fields), in order
         self.problems = []      # why a connection was closed
         self.fail = {}          # request → function(fields) that may raise Refusal
         self.scripts = {}       # id or mode → function(vm)
         self.slow = {}          # request → seconds
+        self.late = {}          # request → seconds between the deed and its answer
+        self.hooks = {}         # pause, resume, identify → function(vm) that may return an error code, or "silent"
         self.swept = []
         self.accelerators = ["tcg"]
         self.boot_time = 0.02
         self.page = 100
-        self.peak = {"clone": 0, "template_boot": 0}
+        self.peak = {"clone": 0, "template_boot": 0, "blank": 0}
         self.lock = threading.Condition()
         self.listener = None
         self.connections = []
@@ -187,7 +272,7 @@ class FakeBroker:
             while data := connection.recv(65536):
                 request = json.loads(data)
                 name, seq = request.pop("request"), request.pop("seq", None)
-                if len(data) > 32768 or name not in REQUESTS or set(request) - REQUESTS[name] or (name == "hello") == greeted:
+                if len(data) > 49152 or name not in REQUESTS or set(request) - REQUESTS[name] or (name == "hello") == greeted:
                     self.problems.append((name, request))
                     connection.shutdown(socket.SHUT_RDWR)
                     return
@@ -212,6 +297,7 @@ class FakeBroker:
             reply = {"ok": False, "error": {"code": code, "errno": 0, "op": name, "field": field, "text": text}}
         if seq is not None:
             reply["seq"] = seq
+        time.sleep(self.late.get(name, 0))
         try:
             connection.send(json.dumps(reply).encode())
         except OSError:
@@ -224,19 +310,102 @@ class FakeBroker:
         return {"version": 1, "accelerators": self.accelerators, "cgroup": "v1"}
 
     def do_vm_start(self, fields):
-        if set(fields["config"]) - CONFIG or len(json.dumps(fields["config"])) > 16384:
-            raise Refusal("invalid", "config", "unknown keys or too long")
-        if fields["template"] not in self.templates:
-            raise Refusal("not_found", "", "there is no template")
-        if fields["mode"] == "clone" and fields["snapshot"] not in self.snapshots:
-            raise Refusal("not_found", "", "there is no snapshot")
+        self.check_config(fields)
+        mode, prefix = fields["mode"], {"clone": "sbx_", "template_boot": "tpb_", "blank": "spr_"}
+        assert fields["id"].startswith(prefix[mode]) and ("template" in fields) == (mode != "blank"), fields
+        assert ("snapshot" in fields) == (mode == "clone"), fields
+        if mode != "blank" and fields["template"] not in self.templates:
+            raise Refusal("not_found", "template", "there is no template")
+        if mode == "clone" and fields["snapshot"] not in self.snapshots:
+            raise Refusal("not_found", "snapshot", "there is no snapshot")
         if fields["id"] in self.vms:
             raise Refusal("conflict", "id", "there is such a VM")
         self.vms[fields["id"]] = FakeVm(self, fields)
-        mode = fields["mode"]
-        running = [vm for vm in self.vms.values() if vm.mode == mode and vm.state not in ("running", "failed", "saved")]
+        running = [vm for vm in self.vms.values() if vm.mode == mode and vm.state not in ("running", "failed", "saved", "blank")]
         self.peak[mode] = max(self.peak[mode], len(running))
         return {"pid": 77, "start_time": 1, "uid": 720064}
+
+    @staticmethod
+    def check_config(fields):
+        if set(fields["config"]) - CONFIG or len(json.dumps(fields["config"])) > 32768:
+            raise Refusal("invalid", "config", "unknown keys or too long")
+
+    def spare(self, fields, state):
+        vm = self.vms.get(fields["id"])
+        if not vm or not vm.alive:
+            raise Refusal("not_found", "id", "there is no such spare")
+        if vm.state != state:
+            raise Refusal("conflict", "id", f"it is {vm.state}")
+        return vm
+
+    def rename(self, vm, new_id):
+        del self.vms[vm.id]
+        vm.move(new_id)
+        self.vms[new_id] = vm
+        self.bound[new_id] = vm
+
+    def do_vm_load(self, fields):
+        self.check_config(fields)
+        vm = self.spare(fields, "blank")
+        if fields["snapshot"] not in self.snapshots:
+            vm.state = "spoiled"
+            raise Refusal("not_found", "snapshot", "there is no snapshot")
+        if "bind" in fields:
+            if fields["bind"] in self.vms:
+                raise Refusal("conflict", "bind", "the sandbox has a VM")
+            self.rename(vm, fields["bind"])
+        vm.load(fields)
+        return {"uid": 720065, "timings_us": {}}
+
+    def do_vm_bind(self, fields):
+        bound = self.vms.get(fields["sandbox"])
+        if bound and bound.request["id"] == fields["id"]:
+            return None
+        if bound:
+            raise Refusal("conflict", "sandbox", "the sandbox has a VM")
+        vm = self.vms.get(fields["id"])
+        if not vm or not vm.alive:
+            raise Refusal("not_found", "id", "there is no such spare")
+        assert "snapshot" in vm.request, "it was not loaded"
+        self.rename(vm, fields["sandbox"])
+        return None
+
+    def do_vm_snapshot(self, fields):
+        vm, key = self.vms.get(fields["id"]), fields["snapshot"]
+        assert key.startswith("snp_") and fields["then"] in ("resume", "stop") and fields["manifest"]
+        if key in self.snapshots:
+            return {"existed": True, **self.sizes()}
+        if not vm or not vm.alive:
+            raise Refusal("not_found", "id", "there is no VM")
+        if vm.state not in ("running", "paused"):
+            raise Refusal("conflict", "id", f"it is {vm.state}")
+        with vm.lock:
+            if fields["then"] == "stop":
+                vm.set("paused")
+                vm.snapshot = key
+                vm.set("paused")
+        self.snapshots.add(key)
+        return {"existed": False, "pages": 200, "stall_us": 9000, "timings_us": {}, **self.sizes()}
+
+    @staticmethod
+    def sizes():
+        return {"memory_bytes": 4096000, "disk_bytes": 8192, "exclusive_bytes": 12288}
+
+    def do_snapshot_copy(self, fields):
+        if fields["snapshot"] not in self.snapshots:
+            raise Refusal("not_found", "snapshot", "there is no snapshot")
+        existed = fields["to"] in self.snapshots
+        self.snapshots.add(fields["to"])
+        return {"existed": existed, **self.sizes()}
+
+    def do_snapshot_stat(self, fields):
+        if fields["snapshot"] not in self.snapshots:
+            raise Refusal("not_found", "snapshot", "there is no snapshot")
+        return {**self.sizes(), "shared_bytes": 0}
+
+    def do_snapshot_list(self, fields):
+        keys = sorted(k for k in self.snapshots if k.startswith("snp_") and k > fields.get("after", ""))
+        return {"snapshots": [{"snapshot": k, "exclusive_bytes": 1000} for k in keys[:self.page]], "more": len(keys) > self.page}
 
     def do_vm_stop(self, fields):
         vm = self.vms.pop(fields["id"], None)
@@ -247,7 +416,7 @@ class FakeBroker:
     def do_vm_list(self, fields):
         ids = sorted(i for i in self.vms if i > fields.get("after", ""))
         vms = [{"id": i, "mode": self.vms[i].mode, "pid": 77, "start_time": 1, "alive": self.vms[i].alive, "uid": 720064,
-                "created_realtime_ns": 1} for i in ids[:self.page]]
+                "snapshot": self.vms[i].request.get("snapshot"), "phase": "kept", "created_realtime_ns": 1} for i in ids[:self.page]]
         return {"vms": vms, "more": len(ids) > self.page}
 
     def do_snapshot_seal(self, fields):
@@ -262,7 +431,7 @@ class FakeBroker:
         self.snapshots.discard(fields["snapshot"])
 
     def do_template_list(self, _):
-        return {"templates": sorted(self.templates), "snapshots": sorted(self.snapshots)}
+        return {"templates": sorted(self.templates), "snapshots": sorted(k for k in self.snapshots if not k.startswith("snp_"))}
 
     def do_stat(self, _):
         return {"store_free_mib": 100000, "store_total_mib": 200000, "memory_available_mib": 10000}

@@ -8,7 +8,11 @@ import re
 import threading
 import time
 
+from fakes import new_id
+
 TOKEN = "spi_" + "i" * 43
+OBSERVED = {"id", "generation", "state", "ready", "error", "accelerator", "kernel", "vmm", "timings", "start_kind", "operation",
+            "snapshot", "active_at", "streams"}
 
 
 class FakeControl:
@@ -26,6 +30,16 @@ class FakeControl:
         self.delay = 0
         self.token = TOKEN
         self.capacities = []
+        self.gone = set()           # snapshots the node is to remove
+        self.pools = []             # as the desired list has them
+        self.snapshots = {}         # id → state, as nodes reported them
+        self.settle = True          # take note of snapshots
+        self.asked = []             # ids a node asked after
+        self.pool_reports = []
+        self.garbage = []
+        self.removed = []
+        self.snapshot_reports = []
+        self.failures = {}          # operation → error
         self.port = port
         self.server = None
         self.start()
@@ -111,8 +125,9 @@ class FakeControl:
                 self.states.append((match[1], body))
                 self.lock.notify_all()
             return 200, {}
-        if match := re.fullmatch(r"/internal/v1/nodes/([A-Za-z0-9.%-]+)/(register|desired|observed)", path):
-            handler = {"register": self.register, "desired": self.desired, "observed": self.take_observed}[match[2]]
+        if match := re.fullmatch(r"/internal/v1/nodes/([A-Za-z0-9.%-]+)/(register|desired|observed|snapshots)", path):
+            handler = {"register": self.register, "desired": self.desired, "observed": self.take_observed,
+                       "snapshots": self.known_snapshots}[match[2]]
             return handler(body, dict(p.split("=") for p in query.split("&") if p))
         return 404, {"code": "not_found", "detail": path}
 
@@ -155,7 +170,7 @@ class FakeControl:
             if self.fail:
                 return self.fail, {"code": "unavailable", "detail": "told to"}
             rows = [{k: v for k, v in row.items() if k != "listed"} for row in self.rows()]
-            return 200, {"revision": self.revision, "sandboxes": rows}
+            return 200, {"revision": self.revision, "sandboxes": rows, "snapshots_gone": sorted(self.gone), "pools": self.pools}
 
     def want(self, row):
         with self.lock:
@@ -176,11 +191,46 @@ class FakeControl:
         self.revision += 1
         self.lock.notify_all()
 
+    def move(self, sandbox_id, desired, kind, **fields):
+        """An operation on a sandbox: what control's list says from now on."""
+        with self.lock:
+            row = self.sandboxes[sandbox_id]
+            row.update({"start": None, "snapshot": None, "operation_id": new_id("op"), "operation_kind": kind, "desired": desired,
+                        **fields})
+            if "observed" not in fields:
+                row["observed"] = {"pause": "pausing", "suspend": "suspending", "wake": "waking"}.get(kind, row["observed"])
+            if row["snapshot"]:
+                self.snapshots.setdefault(row["snapshot"]["id"], "creating")
+            self.changed()
+            return row["operation_id"]
+
+    def observe(self, row, item):
+        """What the report makes of the row; the operation on its way ends when its aim is reached, or failed."""
+        before = (row["observed"], row.get("operation_id"))
+        operation = item.get("operation") or {}
+        failed = operation.get("id") == row.get("operation_id") and "error" in operation
+        if row["observed"] not in ("failed", "deleted") and item["state"] != "creating" and item["generation"] == row["generation"]:
+            aim = row["desired"] == item["state"] and (not row.get("snapshot") or
+                                                       self.snapshots.get(row["snapshot"]["id"]) != "creating")
+            if failed or aim or item["state"] == "failed":
+                row.update({"observed": item["state"], "operation_id": None, "operation_kind": None, "start": None, "snapshot": None})
+            if failed:
+                row["desired"] = item["state"]
+                self.failures[operation["id"]] = operation["error"]
+        if before != (row["observed"], row.get("operation_id")):
+            self.changed()
+
     def observed_call(self, body):
-        unknown = []
+        unknown, settled = [], []
         for item in body["sandboxes"]:
+            assert set(item) <= OBSERVED, item
             self.observed.append({**item, "at": time.monotonic()})
             row = self.sandboxes.get(item["id"])
+            if snapshot := item.get("snapshot"):
+                self.snapshot_reports.append(snapshot)
+                if self.settle:
+                    self.snapshots[snapshot["id"]] = snapshot["state"]
+                    settled.append(snapshot["id"])
             if row is None:
                 unknown.append(item["id"])
                 continue
@@ -189,17 +239,32 @@ class FakeControl:
             elif item["state"] == "deleted" and row["desired"] == "deleted":
                 row["listed"] = False
                 row["observed"] = "deleted"
-            elif row["observed"] not in ("failed", "deleted"):
-                row["observed"] = item["state"]
-        return unknown
+            else:
+                self.observe(row, item)
+        for key in body.get("snapshots_removed", []):
+            self.removed.append(key)
+            self.gone.discard(key)
+            self.snapshots.pop(key, None)
+            self.changed()
+        return unknown, settled
 
     def take_observed(self, body, _):
         with self.lock:
-            unknown = self.observed_call(body)
+            unknown, settled = self.observed_call(body)
             if "capacity" in body:
                 self.capacities.append(body["capacity"])
+            if "garbage" in body:
+                self.garbage.append(body["garbage"])
+            if "pools" in body:
+                self.pool_reports.append({p["pool_id"]: p for p in body["pools"]})
             self.lock.notify_all()
-        return 200, {"accepted": len(body["sandboxes"]), "unknown": unknown}
+        return 200, {"accepted": len(body["sandboxes"]), "unknown": unknown, "settled": settled}
+
+    def known_snapshots(self, body, _):
+        with self.lock:
+            self.asked.extend(body["ids"])
+            self.lock.notify_all()
+            return 200, {"unknown": [i for i in body["ids"] if i not in self.snapshots]}
 
     def reports(self, sandbox_id):
         return [item for item in self.observed if item["id"] == sandbox_id]

@@ -12,17 +12,17 @@
 
 static void try_message(const char *text, size_t len) {
     struct sp_error err = {0};
-    struct vm_status s;
-    enum vm_message kind;
-    bool alive = false;
-    if (vm_message_parse(text, len, ID, &kind, &s, &alive, &err) < 0) {
-        FUZZ_CHECK(err.code == SP_E_PROTOCOL && err.text[0] && !s.timings);
+    struct vm_message m;
+    if (vm_message_parse(text, len, ID, &m, &err) < 0) {
+        FUZZ_CHECK(err.code == SP_E_PROTOCOL && err.text[0] && !m.status.timings && !m.done.timings);
         return;
     }
-    FUZZ_CHECK(s.failure < FAILURE_COUNT_ && json_object_size(s.timings) <= VM_STATUS_TIMINGS_MAX);
-    for (const char *c = s.message; *c; c++)
+    FUZZ_CHECK(m.status.failure < FAILURE_COUNT_ && json_object_size(m.status.timings) <= VM_STATUS_TIMINGS_MAX);
+    for (const char *c = m.status.message; *c; c++)
         FUZZ_CHECK((unsigned char)*c >= ' ');
-    vm_status_done(&s);
+    for (const char *c = m.done.message; *c; c++)
+        FUZZ_CHECK((unsigned char)*c >= ' ');
+    vm_message_done(&m);
 }
 
 static void try_desired(const char *text, size_t len) {
@@ -40,6 +40,10 @@ static void try_desired(const char *text, size_t len) {
         FUZZ_CHECK(desired_find(&list, list.items[i].id) == &list.items[i]);
         FUZZ_CHECK(list.items[i].want == WANT_DELETED || list.items[i].problem[0] || list.items[i].vcpus);
     }
+    for (size_t i = 0; i < list.n_gone; i++)
+        FUZZ_CHECK(id_is_valid(list.gone[i], "snp"));
+    for (size_t i = 0; i < list.n_pools; i++)
+        FUZZ_CHECK(list.pools[i].id[0] && list.pools[i].vcpus && list.pools[i].size <= DESIRED_POOL_SIZE_MAX);
     desired_list_done(&list);
 }
 

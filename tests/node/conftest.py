@@ -51,7 +51,7 @@ class Node:
     def start(self, **settings):
         flags = {"state-dir": self.state_dir, "internal-urls": self.control.url, "qemu": self.qemu,
                  "internal-token-file": self.state_dir / "internal_token", "log-level": "debug",
-                 "disk-reserve-mib": 1, "memory-reserve-mib": 1, **{k.replace("_", "-"): v for k, v in settings.items()}}
+                 "disk-reserve-mib": 1, "memory-reserve-mib": 1, "blank-vmms": 0, "pool-demand-max": 0, **{k.replace("_", "-"): v for k, v in settings.items()}}
         argv = [str(BUILD / "src" / "node" / "space-node")]
         for key, value in flags.items():
             argv += [f"--{key}", str(value)]

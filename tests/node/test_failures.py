@@ -44,7 +44,7 @@ def test_an_unknown_code_is_internal(node):
 
 @pytest.mark.parametrize("error,expected", [(("no_space", ""), "host_disk_full"), (("internal", ""), "internal"),
                                             (("vmm", ""), "vmm_failed"), (("no_capacity", ""), "no_capacity"),
-                                            (("io", ""), "internal")])
+                                            (("io", ""), "io")])
 def test_a_broker_that_refuses_the_start(node, error, expected):
     node.running()
     node.broker.fail["vm_start"] = refuse(*error, mode="clone")
@@ -182,7 +182,7 @@ def test_a_broken_snapshot_is_made_again_once(node, how):
     if how == "status":
         node.broker.scripts["clone"] = script
     elif how == "missing":
-        node.broker.fail["vm_start"] = refuse("not_found", "", "there is no snapshot", times=1, mode="clone")
+        node.broker.fail["vm_start"] = refuse("not_found", "snapshot", "there is no snapshot", times=1, mode="clone")
     else:
         node.broker.fail["vm_start"] = refuse("corrupt", "snapshot", "hash differs", times=1, mode="clone")
     node.running()
@@ -248,7 +248,7 @@ def test_admission(cold, settings, resources, code):
 @pytest.mark.parametrize("fields,where", [({"hostname": None}, "hostname"), ({"machine_id": "x"}, "machine_id"),
                                           ({"resources": {"vcpus": 1}}, "memory_mib"), ({"deadline_at": "soon"}, "deadline_at"),
                                           ({"template": {"digest": "x"}}, "digest"), ({"env": {"A": 1}}, "env"),
-                                          ({"env": {f"V{i}": "x" * 4000 for i in range(8)}}, "16384")])
+                                          ({"env": {f"V{i}": "x" * 4000 for i in range(9)}}, "32768")])
 def test_a_row_that_is_malformed_fails_alone(node, fields, where):
     sandbox_id = node.want(**fields)
     error = failed(node, sandbox_id)

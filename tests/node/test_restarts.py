@@ -154,7 +154,7 @@ def test_control_that_forgot_the_node(node):
 def test_a_list_that_is_not_understood_is_not_acted_on(node):
     kept = node.running()
     good = node.control.sandboxes
-    for bad in ({"id": "x"}, {"id": new_id("sbx"), "generation": 1, "desired": "paused", "observed": "x"}, "text"):
+    for bad in ({"id": "x"}, {"id": new_id("sbx"), "generation": 1, "desired": "dancing", "observed": "x"}, "text"):
         node.control.sandboxes = {"bad": bad} if isinstance(bad, dict) else {"bad": {"id": 1}}
         with node.control.lock:
             node.control.changed()

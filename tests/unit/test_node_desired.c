@@ -57,7 +57,10 @@ static void test_lists_that_are_refused_as_a_whole(void **state) {
         "{\"revision\":1,\"sandboxes\":{}}",
         "{\"revision\":1,\"sandboxes\":[1]}",
         "{\"revision\":1,\"sandboxes\":[{\"id\":\"sbx_x\"," GOOD "}]}",
-        "{\"revision\":1,\"sandboxes\":[{\"id\":\"" ID_A "\",\"generation\":1,\"desired\":\"paused\"}]}",
+        "{\"revision\":1,\"sandboxes\":[{\"id\":\"" ID_A "\",\"generation\":1,\"desired\":\"asleep\"}]}",
+        "{\"revision\":1,\"sandboxes\":[],\"snapshots_gone\":[\"snp_x\"]}",
+        "{\"revision\":1,\"sandboxes\":[],\"snapshots_gone\":{}}",
+        "{\"revision\":1,\"sandboxes\":[],\"pools\":1}",
         "{\"revision\":1,\"sandboxes\":[{\"id\":\"" ID_A "\",\"desired\":\"running\"}]}",
         "{\"revision\":1,\"sandboxes\":[{\"id\":\"" ID_A "\"," GOOD "},{\"id\":\"" ID_A "\"," GOOD "}]}",
     };
@@ -67,6 +70,42 @@ static void test_lists_that_are_refused_as_a_whole(void **state) {
         assert_true(parse(bad[i], &list) < 0);
         assert_null(list.items);
         assert_string_not_equal(unit_error.text, "");
+    }
+}
+
+#define SNAPSHOT "snp_00000000000000000000000003"
+
+static void test_what_a_lifecycle_needs(void **state) {
+    static const char *const bad[] = {"\"start\":{\"snapshot_id\":\"" ID_A "\"}", "\"start\":1",
+                                      "\"snapshot\":{\"id\":\"x\"}", "\"snapshot\":{\"id\":1}"};
+    struct desired_list list;
+    char text[2048];
+    (void)state;
+    assert_int_equal(parse("{\"revision\":7,\"sandboxes\":[{\"id\":\"" ID_A
+                           "\",\"operation_id\":\"op_1\",\"operation_kind\":\"suspend\",\"start\":{\"snapshot_id\":"
+                           "\"" SNAPSHOT "\"},\"snapshot\":{\"id\":\"" SNAPSHOT "\",\"kind\":\"suspend\"}," GOOD
+                           "}],\"snapshots_gone\":[\"" SNAPSHOT "\"],\"pools\":[{\"pool_id\":\"p\"},{\"pool_id\":\"q\","
+                           "\"size\":3,\"template\":{\"digest\":"
+                           "\"0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef\"},\"resources\":"
+                           "{\"vcpus\":1,\"memory_mib\":256}}]}",
+                           &list),
+                     0);
+    assert_string_equal(list.items[0].problem, "");
+    assert_string_equal(list.items[0].operation_kind, "suspend");
+    assert_string_equal(list.items[0].start_snapshot, SNAPSHOT);
+    assert_string_equal(list.items[0].snapshot_id, SNAPSHOT);
+    assert_string_equal(list.items[0].snapshot_kind, "suspend");
+    assert_int_equal(list.n_gone, 1);
+    assert_int_equal(list.n_pools, 1); /* the malformed one is none */
+    assert_string_equal(list.pools[0].id, "q");
+    assert_int_equal(list.pools[0].size, 3);
+    desired_list_done(&list);
+    for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
+        assert_true(text_printf(text, sizeof(text), "{\"revision\":1,\"sandboxes\":[{\"id\":\"%s\",%s,%s}]}", ID_A,
+                                bad[i], GOOD));
+        assert_int_equal(parse(text, &list), 0);
+        assert_string_not_equal(list.items[0].problem, "");
+        desired_list_done(&list);
     }
 }
 
@@ -109,67 +148,172 @@ static void test_times(void **state) {
     }
 }
 
+enum flag {
+    START = 1, /* start.snapshot_id is there */
+    SNAP = 2,  /* a snapshot is wanted */
+    KNOWN = 4, /* … and was begun here */
+    UNSETTLED = 8,
+    FAILED = 16,  /* the operation failed here */
+    ROLLBACK = 32 /* the operation's kind */
+};
+
+struct decision {
+    const char *want, *observed; /* want NULL: not in the list */
+    uint64_t generation;
+    enum local_state local;
+    uint64_t local_generation;
+    unsigned flags;
+    enum reconcile_action action;
+};
+
+static const struct decision decisions[] = {
+    {NULL, "", 0, LOCAL_NONE, 0, 0, RECONCILE_NOTHING},
+    {NULL, "", 0, LOCAL_COMING, 1, 0, RECONCILE_DELETE},
+    {NULL, "", 0, LOCAL_RUNNING, 1, 0, RECONCILE_DELETE},
+    {NULL, "", 0, LOCAL_PAUSED, 1, 0, RECONCILE_DELETE},
+    {NULL, "", 0, LOCAL_BUSY, 1, 0, RECONCILE_DELETE},
+    {NULL, "", 0, LOCAL_STOPPING, 1, 0, RECONCILE_NOTHING},
+    {NULL, "", 0, LOCAL_SUSPENDED, 1, 0, RECONCILE_FORGET},
+    {NULL, "", 0, LOCAL_FAILED, 1, 0, RECONCILE_FORGET},
+    {NULL, "", 0, LOCAL_DELETED, 1, 0, RECONCILE_FORGET},
+
+    {"deleted", "deleting", 1, LOCAL_NONE, 0, 0, RECONCILE_DELETE},
+    {"deleted", "deleting", 1, LOCAL_COMING, 1, 0, RECONCILE_DELETE},
+    {"deleted", "deleting", 1, LOCAL_RUNNING, 1, 0, RECONCILE_DELETE},
+    {"deleted", "deleting", 1, LOCAL_PAUSED, 1, SNAP, RECONCILE_DELETE},
+    {"deleted", "deleting", 1, LOCAL_BUSY, 1, SNAP | KNOWN, RECONCILE_DELETE},
+    {"deleted", "deleting", 1, LOCAL_STOPPING, 1, 0, RECONCILE_NOTHING},
+    {"deleted", "deleting", 1, LOCAL_SUSPENDED, 1, 0, RECONCILE_DELETE},
+    {"deleted", "failed", 1, LOCAL_FAILED, 1, 0, RECONCILE_DELETE},
+    {"deleted", "deleting", 1, LOCAL_DELETED, 1, 0, RECONCILE_SAY_AGAIN},
+    {"deleted", "deleted", 1, LOCAL_DELETED, 1, 0, RECONCILE_NOTHING},
+
+    {"running", "creating", 1, LOCAL_NONE, 0, 0, RECONCILE_START},
+    {"running", "creating", 1, LOCAL_NONE, 0, START, RECONCILE_START},
+    {"running", "", 1, LOCAL_NONE, 0, 0, RECONCILE_START},
+    {"running", "running", 1, LOCAL_NONE, 0, 0, RECONCILE_LOST},
+    {"running", "running", 1, LOCAL_NONE, 0, START, RECONCILE_LOST},
+    {"running", "running", 2, LOCAL_NONE, 0, START | ROLLBACK, RECONCILE_START},
+    {"running", "paused", 2, LOCAL_NONE, 0, START | ROLLBACK, RECONCILE_START},
+    {"running", "pausing", 1, LOCAL_NONE, 0, 0, RECONCILE_LOST},
+    {"running", "waking", 1, LOCAL_NONE, 0, 0, RECONCILE_LOST}, /* it was resident */
+    {"running", "waking", 2, LOCAL_NONE, 0, START, RECONCILE_START},
+    {"running", "suspended", 2, LOCAL_NONE, 0, START, RECONCILE_START},
+    {"running", "creating", 1, LOCAL_COMING, 1, 0, RECONCILE_NOTHING},
+    {"running", "creating", 1, LOCAL_COMING, 0, 0, RECONCILE_NOTHING},
+    {"running", "creating", 2, LOCAL_COMING, 1, 0, RECONCILE_RESTART},
+    {"running", "running", 1, LOCAL_RUNNING, 1, 0, RECONCILE_NOTHING},
+    {"running", "creating", 1, LOCAL_RUNNING, 1, 0, RECONCILE_SAY_AGAIN},
+    {"running", "running", 2, LOCAL_RUNNING, 1, 0, RECONCILE_RESTART},
+    {"running", "running", 1, LOCAL_RUNNING, 2, 0, RECONCILE_NOTHING}, /* an old list */
+    {"running", "running", 1, LOCAL_RUNNING, 1, SNAP, RECONCILE_SNAPSHOT},
+    {"running", "running", 1, LOCAL_RUNNING, 1, SNAP | KNOWN, RECONCILE_NOTHING},
+    {"running", "running", 1, LOCAL_RUNNING, 1, SNAP | KNOWN | UNSETTLED, RECONCILE_SAY_AGAIN},
+    {"running", "running", 1, LOCAL_RUNNING, 1, SNAP | KNOWN | FAILED, RECONCILE_SAY_AGAIN},
+    {"running", "waking", 1, LOCAL_PAUSED, 1, 0, RECONCILE_RESUME},
+    {"running", "waking", 1, LOCAL_PAUSED, 1, FAILED, RECONCILE_SAY_AGAIN},
+    {"running", "running", 2, LOCAL_PAUSED, 1, START | ROLLBACK, RECONCILE_RESTART},
+    {"running", "waking", 1, LOCAL_BUSY, 1, 0, RECONCILE_NOTHING},
+    {"running", "running", 2, LOCAL_BUSY, 1, START, RECONCILE_RESTART},
+    {"running", "waking", 2, LOCAL_SUSPENDED, 1, START, RECONCILE_START},
+    {"running", "waking", 1, LOCAL_SUSPENDED, 1, START | FAILED, RECONCILE_SAY_AGAIN},
+    {"running", "running", 2, LOCAL_STOPPING, 1, 0, RECONCILE_NOTHING},
+    {"running", "creating", 1, LOCAL_FAILED, 1, 0, RECONCILE_SAY_AGAIN},
+    {"running", "failed", 1, LOCAL_FAILED, 1, 0, RECONCILE_NOTHING},
+    {"running", "creating", 2, LOCAL_FAILED, 1, 0, RECONCILE_START},
+    {"running", "running", 1, LOCAL_DELETED, 1, 0, RECONCILE_NOTHING},
+
+    {"paused", "pausing", 1, LOCAL_NONE, 0, 0, RECONCILE_LOST},
+    {"paused", "paused", 1, LOCAL_NONE, 0, 0, RECONCILE_LOST},
+    {"paused", "pausing", 1, LOCAL_COMING, 1, 0, RECONCILE_NOTHING}, /* adopted: it will say what it is */
+    {"paused", "pausing", 1, LOCAL_RUNNING, 1, 0, RECONCILE_PAUSE},
+    {"paused", "pausing", 1, LOCAL_RUNNING, 1, FAILED, RECONCILE_SAY_AGAIN},
+    {"paused", "pausing", 1, LOCAL_BUSY, 1, 0, RECONCILE_NOTHING},
+    {"paused", "pausing", 1, LOCAL_PAUSED, 1, 0, RECONCILE_SAY_AGAIN},
+    {"paused", "paused", 1, LOCAL_PAUSED, 1, 0, RECONCILE_NOTHING},
+    {"paused", "paused", 1, LOCAL_PAUSED, 1, SNAP, RECONCILE_SNAPSHOT},
+    {"paused", "paused", 1, LOCAL_PAUSED, 1, SNAP | KNOWN, RECONCILE_NOTHING},
+    {"paused", "paused", 1, LOCAL_STOPPING, 1, 0, RECONCILE_NOTHING},
+    {"paused", "paused", 1, LOCAL_SUSPENDED, 1, 0, RECONCILE_SAY_AGAIN},
+    {"paused", "pausing", 1, LOCAL_FAILED, 1, 0, RECONCILE_SAY_AGAIN},
+    {"paused", "failed", 1, LOCAL_FAILED, 1, 0, RECONCILE_NOTHING},
+    {"paused", "paused", 1, LOCAL_DELETED, 1, 0, RECONCILE_NOTHING},
+
+    {"suspended", "suspended", 1, LOCAL_NONE, 0, 0, RECONCILE_REST},
+    {"suspended", "suspended", 1, LOCAL_NONE, 0, SNAP | START, RECONCILE_REST},
+    {"suspended", "suspending", 1, LOCAL_NONE, 0, SNAP, RECONCILE_LOOK},
+    {"suspended", "suspending", 1, LOCAL_NONE, 0, 0, RECONCILE_LOST},
+    {"suspended", "running", 1, LOCAL_NONE, 0, SNAP, RECONCILE_LOST},
+    {"suspended", "suspending", 1, LOCAL_COMING, 0, SNAP, RECONCILE_NOTHING},
+    {"suspended", "suspending", 1, LOCAL_RUNNING, 1, SNAP, RECONCILE_SUSPEND},
+    {"suspended", "suspending", 1, LOCAL_RUNNING, 1, 0, RECONCILE_SAY_AGAIN},
+    {"suspended", "suspending", 1, LOCAL_RUNNING, 1, SNAP | KNOWN | FAILED, RECONCILE_SAY_AGAIN},
+    {"suspended", "suspending", 1, LOCAL_PAUSED, 1, SNAP, RECONCILE_SUSPEND},
+    {"suspended", "suspending", 1, LOCAL_PAUSED, 1, SNAP | KNOWN | FAILED, RECONCILE_SAY_AGAIN},
+    {"suspended", "suspending", 1, LOCAL_BUSY, 1, SNAP | KNOWN, RECONCILE_NOTHING},
+    {"suspended", "suspending", 1, LOCAL_STOPPING, 1, SNAP | KNOWN, RECONCILE_NOTHING},
+    {"suspended", "suspending", 1, LOCAL_SUSPENDED, 1, SNAP | KNOWN, RECONCILE_SAY_AGAIN},
+    {"suspended", "suspended", 1, LOCAL_SUSPENDED, 1, 0, RECONCILE_NOTHING},
+    {"suspended", "suspended", 1, LOCAL_SUSPENDED, 1, SNAP | START, RECONCILE_COPY},
+    {"suspended", "suspended", 1, LOCAL_SUSPENDED, 1, SNAP | START | KNOWN | UNSETTLED, RECONCILE_SAY_AGAIN},
+    {"suspended", "waking", 1, LOCAL_SUSPENDED, 1, 0, RECONCILE_SAY_AGAIN},
+    {"suspended", "suspending", 1, LOCAL_FAILED, 1, SNAP, RECONCILE_SAY_AGAIN},
+    {"suspended", "suspended", 1, LOCAL_DELETED, 1, 0, RECONCILE_NOTHING},
+};
+
+static enum desired_want want_of(const char *name) {
+    static const char *const names[] = {"running", "paused", "suspended", "deleted"};
+    for (size_t i = 0; i < ARRAY_SIZE(names); i++)
+        if (strcmp(names[i], name) == 0)
+            return (enum desired_want)i;
+    fail_msg("%s", name);
+    return WANT_DELETED;
+}
+
 static void test_every_decision(void **state) {
-    static const struct {
-        const char *want, *observed; /* want NULL: not in the list */
-        uint64_t generation;
-        enum local_state local;
-        uint64_t local_generation;
-        enum reconcile_action action;
-    } rows[] = {
-        {NULL, "", 0, LOCAL_NONE, 0, RECONCILE_NOTHING},
-        {NULL, "", 0, LOCAL_COMING, 1, RECONCILE_DELETE},
-        {NULL, "", 0, LOCAL_RUNNING, 1, RECONCILE_DELETE},
-        {NULL, "", 0, LOCAL_STOPPING, 1, RECONCILE_NOTHING},
-        {NULL, "", 0, LOCAL_FAILED, 1, RECONCILE_FORGET},
-        {NULL, "", 0, LOCAL_DELETED, 1, RECONCILE_FORGET},
-
-        {"deleted", "deleting", 1, LOCAL_NONE, 0, RECONCILE_DELETE},
-        {"deleted", "deleting", 1, LOCAL_COMING, 1, RECONCILE_DELETE},
-        {"deleted", "deleting", 1, LOCAL_RUNNING, 1, RECONCILE_DELETE},
-        {"deleted", "deleting", 1, LOCAL_STOPPING, 1, RECONCILE_NOTHING},
-        {"deleted", "failed", 1, LOCAL_FAILED, 1, RECONCILE_DELETE},
-        {"deleted", "deleting", 1, LOCAL_DELETED, 1, RECONCILE_SAY_AGAIN},
-        {"deleted", "deleted", 1, LOCAL_DELETED, 1, RECONCILE_NOTHING},
-
-        {"running", "creating", 1, LOCAL_NONE, 0, RECONCILE_START},
-        {"running", "", 1, LOCAL_NONE, 0, RECONCILE_START},
-        {"running", "running", 1, LOCAL_NONE, 0, RECONCILE_LOST},
-        {"running", "creating", 1, LOCAL_COMING, 1, RECONCILE_NOTHING},
-        {"running", "creating", 1, LOCAL_COMING, 0, RECONCILE_NOTHING},
-        {"running", "creating", 2, LOCAL_COMING, 1, RECONCILE_RESTART},
-        {"running", "running", 1, LOCAL_RUNNING, 1, RECONCILE_NOTHING},
-        {"running", "creating", 1, LOCAL_RUNNING, 1, RECONCILE_SAY_AGAIN},
-        {"running", "running", 2, LOCAL_RUNNING, 1, RECONCILE_RESTART},
-        {"running", "running", 1, LOCAL_RUNNING, 2, RECONCILE_NOTHING}, /* an old list */
-        {"running", "running", 2, LOCAL_STOPPING, 1, RECONCILE_NOTHING},
-        {"running", "creating", 1, LOCAL_FAILED, 1, RECONCILE_SAY_AGAIN},
-        {"running", "failed", 1, LOCAL_FAILED, 1, RECONCILE_NOTHING},
-        {"running", "creating", 2, LOCAL_FAILED, 1, RECONCILE_START},
-        {"running", "running", 1, LOCAL_DELETED, 1, RECONCILE_NOTHING},
-    };
     (void)state;
-    for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
-        struct desired d = {.generation = rows[i].generation};
-        const struct local local = {.state = rows[i].local, .generation = rows[i].local_generation};
+    for (size_t i = 0; i < ARRAY_SIZE(decisions); i++) {
+        const struct decision *row = &decisions[i];
+        struct desired d = {.generation = row->generation, .operation_id = "op_1"};
+        const struct local local = {.state = row->local,
+                                    .generation = row->local_generation,
+                                    .operation_failed = row->flags & FAILED,
+                                    .snapshot_known = row->flags & KNOWN,
+                                    .snapshot_unsettled = row->flags & UNSETTLED};
         enum reconcile_action action;
-        if (rows[i].want) {
-            d.want = rows[i].want[0] == 'r' ? WANT_RUNNING : WANT_DELETED;
-            assert_true(text_copy(d.observed, sizeof(d.observed), rows[i].observed));
-        }
-        action = reconcile(rows[i].want ? &d : NULL, &local);
-        if (action != rows[i].action)
+        if (row->want)
+            d.want = want_of(row->want);
+        assert_true(text_copy(d.observed, sizeof(d.observed), row->observed));
+        assert_true(text_copy(d.operation_kind, sizeof(d.operation_kind), row->flags & ROLLBACK ? "rollback" : "x"));
+        assert_true(text_copy(d.start_snapshot, sizeof(d.start_snapshot), row->flags & START ? SNAPSHOT : ""));
+        assert_true(text_copy(d.snapshot_id, sizeof(d.snapshot_id), row->flags & SNAP ? SNAPSHOT : ""));
+        action = reconcile(row->want ? &d : NULL, &local);
+        if (action != row->action)
             fail_msg("row %zu: %s", i, reconcile_action_name(action));
     }
+}
+
+/* Every state meets every want: a row that was forgotten would be found here. */
+static void test_no_pair_is_left_out(void **state) {
+    bool seen[WANT_DELETED + 2][LOCAL_DELETED + 1] = {0};
+    (void)state;
+    for (size_t i = 0; i < ARRAY_SIZE(decisions); i++)
+        seen[decisions[i].want ? want_of(decisions[i].want) : WANT_DELETED + 1][decisions[i].local] = true;
+    for (size_t want = 0; want < ARRAY_SIZE(seen); want++)
+        for (size_t local = 0; local < ARRAY_SIZE(seen[0]); local++)
+            if (!seen[want][local])
+                fail_msg("no row for want %zu, local state %zu", want, local);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_list),
         cmocka_unit_test(test_lists_that_are_refused_as_a_whole),
+        cmocka_unit_test(test_what_a_lifecycle_needs),
         cmocka_unit_test(test_a_bad_row_is_marked),
         cmocka_unit_test(test_times),
         cmocka_unit_test(test_every_decision),
+        cmocka_unit_test(test_no_pair_is_left_out),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,6 +2,7 @@
 /* What the node measures, admits, asks of the broker and hears from a VM. */
 #include "node/capacity.h"
 #include "node/fault.h"
+#include "node/pools.h"
 #include "node/vm_request.h"
 #include "node/vm_status.h"
 #include "unit.h"
@@ -162,7 +163,7 @@ static void test_requests_that_cannot_be(void **state) {
         json_decref(envs[i]);
     }
     json_t *many = json_object();
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < 9; i++) {
         char name[8];
         (void)text_printf(name, sizeof(name), "V%d", i);
         json_object_set_new(many, name, json_stringn(large, 4000));
@@ -176,36 +177,56 @@ static void test_requests_that_cannot_be(void **state) {
 
 /* ---- a VM's words ---- */
 
-static int hear(const char *text, enum vm_message *kind, struct vm_status *s, bool *alive) {
-    return vm_message_parse(text, strlen(text), ID, kind, s, alive, &unit_error);
+static int hear(const char *text, struct vm_message *m) {
+    return vm_message_parse(text, strlen(text), ID, m, &unit_error);
 }
 
 static void test_statuses(void **state) {
-    struct vm_status s;
-    enum vm_message kind;
-    bool alive = false;
+    struct vm_message m;
     (void)state;
     assert_ok(hear(
         "{\"event\":\"status\",\"id\":\"" ID "\",\"state\":\"running\",\"ready\":true,\"generation\":2,\"vmm_pid\":5,"
         "\"accelerator\":\"tcg\",\"kernel\":\"lean\",\"timings\":{\"load_ms\":1.5,\"Bad\":1,\"neg\":-1,\"t\":\"x\"},"
-        "\"more\":[]}",
-        &kind, &s, &alive));
-    assert_true(kind == VM_MESSAGE_STATUS && s.phase == VM_PHASE_RUNNING && s.ready && s.generation == 2);
-    assert_int_equal(json_object_size(s.timings), 1);
-    assert_non_null(json_object_get(s.timings, "vm_load_ms"));
-    vm_status_done(&s);
+        "\"streams\":3,\"active_realtime_ns\":77,\"more\":[]}",
+        &m));
+    assert_true(m.kind == VM_MESSAGE_STATUS && m.status.phase == VM_PHASE_RUNNING && m.status.ready);
+    assert_true(m.status.generation == 2 && m.status.streams == 3 && m.status.active_ns == 77);
+    assert_int_equal(json_object_size(m.status.timings), 1);
+    assert_non_null(json_object_get(m.status.timings, "vm_load_ms"));
+    vm_message_done(&m);
+    assert_ok(
+        hear("{\"event\":\"status\",\"id\":\"spr_00000000000000000000000001\",\"state\":\"paused\",\"generation\":0,"
+             "\"snapshot\":\"snp_1\"}",
+             &m)); /* not told yet who it is */
+    assert_true(m.status.phase == VM_PHASE_PAUSED);
+    assert_string_equal(m.status.snapshot, "snp_1");
+    vm_message_done(&m);
     assert_ok(hear("{\"event\":\"status\",\"id\":\"" ID "\",\"state\":\"failed\",\"generation\":2,\"error\":{\"code\":"
                    "\"vmm_killed\",\"message\":\"a\\nb\"}}",
-                   &kind, &s, &alive));
-    assert_true(s.phase == VM_PHASE_FAILED && s.failure == FAILURE_VMM_KILLED);
-    assert_string_equal(s.message, "a\\x0ab");
-    vm_status_done(&s);
-    assert_ok(hear("{\"event\":\"pong\",\"agent\":{}}", &kind, &s, &alive));
-    assert_true(kind == VM_MESSAGE_PONG && alive);
-    assert_ok(hear("{\"event\":\"pong\",\"error\":{\"code\":\"guest_silent\"}}", &kind, &s, &alive));
-    assert_true(kind == VM_MESSAGE_PONG && !alive);
-    assert_ok(hear("{\"event\":\"console\",\"data\":\"\"}", &kind, &s, &alive));
-    assert_int_equal(kind, VM_MESSAGE_OTHER);
+                   &m));
+    assert_true(m.status.phase == VM_PHASE_FAILED && m.status.failure == FAILURE_VMM_KILLED);
+    assert_string_equal(m.status.message, "a\\x0ab");
+    vm_message_done(&m);
+}
+
+static void test_answers(void **state) {
+    struct vm_message m;
+    (void)state;
+    assert_ok(hear("{\"event\":\"pong\",\"agent\":{}}", &m));
+    assert_true(m.kind == VM_MESSAGE_PONG && m.alive);
+    assert_ok(hear("{\"event\":\"pong\",\"error\":{\"code\":\"guest_silent\"}}", &m));
+    assert_true(m.kind == VM_MESSAGE_PONG && !m.alive);
+    assert_ok(hear("{\"event\":\"console\",\"data\":\"\"}", &m));
+    assert_int_equal(m.kind, VM_MESSAGE_OTHER);
+    assert_ok(hear("{\"event\":\"done\",\"seq\":7,\"ok\":true,\"timings\":{\"cont_ms\":1}}", &m));
+    assert_true(m.kind == VM_MESSAGE_DONE && m.done.seq == 7 && m.done.ok);
+    vm_message_done(&m);
+    assert_ok(
+        hear("{\"event\":\"done\",\"seq\":8,\"ok\":false,\"error\":{\"code\":\"guest_busy\",\"message\":\"m\\u0001\"}}",
+             &m));
+    assert_true(!m.done.ok && m.done.failure == FAILURE_GUEST_BUSY);
+    assert_string_equal(m.done.message, "m\\x01");
+    vm_message_done(&m);
 }
 
 static void test_words_that_are_refused(void **state) {
@@ -215,6 +236,9 @@ static void test_words_that_are_refused(void **state) {
         "[]",
         "{\"event\":1}",
         "{\"event\":\"status\"}",
+        "{\"event\":\"done\",\"ok\":true}",
+        "{\"event\":\"done\",\"seq\":1,\"ok\":false,\"error\":{\"message\":\"x\"}}",
+        "{\"event\":\"status\",\"id\":\"" ID "\",\"state\":\"running\",\"generation\":1,\"streams\":-1}",
         "{\"event\":\"status\",\"id\":\"" ID "\",\"state\":\"dancing\",\"generation\":1}",
         "{\"event\":\"status\",\"id\":\"sbx_other\",\"state\":\"running\",\"generation\":1}",
         "{\"event\":\"status\",\"id\":\"" ID "\",\"state\":\"running\"}",
@@ -222,33 +246,81 @@ static void test_words_that_are_refused(void **state) {
         "{\"event\":\"status\",\"id\":\"" ID "\",\"state\":\"running\",\"generation\":1,\"kernel\":\"much too long\"}",
         "{\"event\":\"status\",\"id\":\"" ID "\",\"state\":\"failed\",\"generation\":1,\"error\":{\"message\":\"x\"}}",
     };
-    struct vm_status s;
-    enum vm_message kind;
-    bool alive;
+    struct vm_message m;
     (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(bad); i++)
-        assert_int_equal(hear(bad[i], &kind, &s, &alive), -SP_E_PROTOCOL);
+        assert_int_equal(hear(bad[i], &m), -SP_E_PROTOCOL);
+}
+
+/* ---- spares ---- */
+
+static void test_a_spares_name(void **state) {
+    static const struct vm_shape shapes[] = {{1, 64}, {2, 256}, {32, 262144}, {31, 1000}};
+    char id[ID_SIZE], other[ID_SIZE];
+    struct vm_shape shape;
+    (void)state;
+    for (size_t i = 0; i < ARRAY_SIZE(shapes); i++) {
+        spare_id_make(id, "0abcdef1", &shapes[i]);
+        spare_id_make(other, "0abcdef1", &shapes[i]);
+        assert_true(id_is_valid(id, "spr"));
+        assert_string_not_equal(id, other);
+        assert_true(spare_id_read(id, "0abcdef1", &shape));
+        assert_true(shape.vcpus == shapes[i].vcpus && shape.memory_mib == shapes[i].memory_mib);
+        assert_false(spare_id_read(id, "0abcdef2", &shape));
+    }
+    assert_false(spare_id_read(ID, "0abcdef1", &shape));
+    assert_int_equal(pools_demand(0, 4), 0);
+    assert_int_equal(pools_demand(3, 4), 3);
+    assert_int_equal(pools_demand(9, 4), 4);
+    assert_int_equal(pools_demand(9, 0), 0);
+}
+
+static void test_requests_of_spares(void **state) {
+    const struct vm_shape shape = {2, 512};
+    struct desired d = some_desired(NULL, NULL);
+    struct template_spec spec;
+    json_t *fields = NULL;
+    (void)state;
+    assert_ok(vm_request_blank(&base, &shape, "spr_00000000000000000000000001", 1000, &fields, &unit_error));
+    assert_config_is_good(fields);
+    assert_null(json_object_get(fields, "template"));
+    json_decref(fields);
+    assert_ok(vm_request_load(&base, &d, "key", "spr_00000000000000000000000001", 1000, &fields, &unit_error));
+    assert_config_is_good(fields);
+    assert_string_equal(json_string_value(json_object_get(fields, "bind")), ID);
+    json_decref(fields);
+    template_spec_init(&spec, &d, &facts, "tcg");
+    assert_ok(vm_request_warm(&base, &spec, "spr_00000000000000000000000001", 1000, &fields, &unit_error));
+    assert_config_is_good(fields);
+    assert_null(json_object_get(fields, "bind"));
+    json_decref(fields);
+    template_spec_done(&spec);
+    assert_ok(vm_request_identify(&base, &d, &fields, &unit_error));
+    assert_int_equal(json_integer_value(json_object_get(fields, "generation")), 4);
+    json_decref(fields);
 }
 
 static void test_faults(void **state) {
     static const struct {
         struct sp_error err;
-        enum failure missing, code;
+        enum failure code;
     } rows[] = {
-        {{.code = SP_E_NOT_FOUND, .text = "t"}, FAILURE_TEMPLATE_MISSING, FAILURE_TEMPLATE_MISSING},
-        {{.code = SP_E_NOT_FOUND, .text = "t"}, FAILURE_SNAPSHOT_BROKEN, FAILURE_SNAPSHOT_BROKEN},
-        {{.code = SP_E_CORRUPT, .text = "t"}, FAILURE_INTERNAL, FAILURE_SNAPSHOT_BROKEN},
-        {{.code = SP_E_NO_SPACE, .text = "t"}, FAILURE_INTERNAL, FAILURE_HOST_DISK_FULL},
-        {{.code = SP_E_TIMEOUT, .text = "t"}, FAILURE_INTERNAL, FAILURE_DEADLINE_EXCEEDED},
-        {{.code = SP_E_VMM, .text = "t"}, FAILURE_INTERNAL, FAILURE_VMM_FAILED},
-        {{.code = SP_E_IO, .text = "t"}, FAILURE_SNAPSHOT_BROKEN, FAILURE_INTERNAL},
+        {{.code = SP_E_NOT_FOUND, .field = "template", .text = "t"}, FAILURE_TEMPLATE_MISSING},
+        {{.code = SP_E_NOT_FOUND, .field = "snapshot", .text = "t"}, FAILURE_SNAPSHOT_MISSING},
+        {{.code = SP_E_NOT_FOUND, .text = "a control group that vanished"}, FAILURE_INTERNAL},
+        {{.code = SP_E_NOT_FOUND, .field = "id", .text = "t"}, FAILURE_INTERNAL},
+        {{.code = SP_E_CORRUPT, .field = "snapshot", .text = "t"}, FAILURE_SNAPSHOT_BROKEN},
+        {{.code = SP_E_NO_SPACE, .text = "t"}, FAILURE_HOST_DISK_FULL},
+        {{.code = SP_E_TIMEOUT, .text = "t"}, FAILURE_DEADLINE_EXCEEDED},
+        {{.code = SP_E_VMM, .text = "t"}, FAILURE_VMM_FAILED},
+        {{.code = SP_E_GUEST, .field = "guest_busy", .text = "t"}, FAILURE_GUEST_BUSY},
+        {{.code = SP_E_IO, .text = "t"}, FAILURE_IO},
     };
     (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
         struct fault f;
-        fault_from_error(&f, &rows[i].err, rows[i].missing);
+        fault_from_error(&f, &rows[i].err);
         assert_int_equal(f.code, rows[i].code);
-        assert_string_equal(f.message, "t");
     }
 }
 
@@ -272,6 +344,9 @@ int main(void) {
         cmocka_unit_test(test_what_decides_the_key),
         cmocka_unit_test(test_requests_that_cannot_be),
         cmocka_unit_test(test_statuses),
+        cmocka_unit_test(test_answers),
+        cmocka_unit_test(test_a_spares_name),
+        cmocka_unit_test(test_requests_of_spares),
         cmocka_unit_test(test_words_that_are_refused),
         cmocka_unit_test(test_faults),
         cmocka_unit_test(test_kernel_descriptions),
