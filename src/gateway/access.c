@@ -6,12 +6,17 @@
 #include <string.h>
 
 #define TOKEN_PREFIX_LEN 4
+#define HOLD_MS 30000u /* for a sandbox that is waking */
+#define ASK_FIRST_MS 20u
+#define ASK_MAX_MS 200u
 #define TOKEN_LEN (TOKEN_PREFIX_LEN + 43) /* 32 random bytes in base64url */
 
 struct access {
     struct gateway *gateway;
     struct grant_key key;
-    struct internal_call *call;
+    struct internal_call *call; /* or, while the sandbox wakes, the timer to ask again */
+    struct loop_timer *again;
+    uint64_t hold_until_ms, wait_ms;
     void (*done)(void *ctx, struct grant *grant, const struct problem *problem);
     void *ctx;
 };
@@ -45,7 +50,7 @@ static const struct {
 } refusals[] = {
     {401, "unauthorized", "Authorization", "the attachment token is unknown, expired or of another session"},
     {404, "not_found", "session_id", "no such session"},
-    {409, "sandbox_not_running", "", "the sandbox is not running"},
+    {409, "sandbox_not_running", "", "the sandbox is not running"}, /* control's not_ready too, once held long enough */
     {410, "gone", "", "the session has expired, or its sandbox is gone"},
 };
 
@@ -76,20 +81,53 @@ static struct grant *take_grant(struct access *a, const json_t *body, struct pro
     return grant;
 }
 
+static int ask_control(struct access *a, struct problem *p);
+
+static void finish(struct access *a, struct grant *grant, const struct problem *problem) {
+    a->again = loop_timer_free(a->again);
+    a->done(a->ctx, grant, problem);
+    free(a);
+}
+
+static void ask_again(void *ctx) {
+    struct access *a = ctx;
+    struct problem problem = {0};
+    if (ask_control(a, &problem) < 0)
+        finish(a, NULL, &problem);
+}
+
+/* The sandbox is waking: it will be asked after once more. */
+static bool hold(struct access *a, const struct internal_answer *answer) {
+    uint64_t now = loop_now_ms(a->gateway->loop);
+    if (answer->status != 409 || strcmp(answer->code, "not_ready") != 0)
+        return false;
+    if (!a->again) {
+        a->again = loop_timer_new(a->gateway->loop, ask_again, a);
+        a->hold_until_ms = now + HOLD_MS;
+        a->wait_ms = ASK_FIRST_MS;
+    } else
+        a->wait_ms = a->wait_ms * 2 < ASK_MAX_MS ? a->wait_ms * 2 : ASK_MAX_MS;
+    if (now >= a->hold_until_ms)
+        return false;
+    loop_timer_start(a->again, a->wait_ms, 0);
+    return true;
+}
+
 static void on_answer(void *ctx, const struct internal_answer *answer) {
     struct access *a = ctx;
     struct problem problem = {0};
     struct grant *grant = NULL;
     a->call = NULL;
+    if (hold(a, answer))
+        return;
     if (answer->body)
         grant = take_grant(a, answer->body, &problem);
     else
         translate_refusal(answer, &problem);
     if (grant)
         grant_cache_put(a->gateway->grants, &a->key, grant, loop_now_ms(a->gateway->loop));
-    a->done(a->ctx, grant, grant ? NULL : &problem);
+    finish(a, grant, grant ? NULL : &problem);
     grant_unref(grant);
-    free(a);
 }
 
 static int ask_control(struct access *a, struct problem *p) {
@@ -130,6 +168,7 @@ int access_start(struct gateway *g, struct exchange *x, bool fresh,
 struct access *access_cancel(struct access *a) {
     if (a) {
         internal_call_cancel(a->call);
+        a->again = loop_timer_free(a->again);
         free(a);
     }
     return NULL;

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tokens, control's refusals, limits, health."""
 
+import hashlib
 import http.client
 import json
 import threading
@@ -187,3 +188,44 @@ def test_no_answer_without_a_request(gateway):
     connection.connect()
     connection.sock.sendall(b"GET /healthz HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n")
     assert connection.sock.recv(4096).startswith(b"HTTP/1.1 400 ")
+
+
+# ---- a sandbox that wakes
+
+def waking(gateway, session_id, token):
+    """Control says not_ready for now; returns what lets it through."""
+    key = session_id, hashlib.sha256(token.encode()).hexdigest()
+    answer = gateway.control.sessions[key]
+    gateway.control.sessions[key] = (409, "not_ready")
+    return lambda final=None: gateway.control.sessions.__setitem__(key, final or answer)
+
+
+def test_attach_waits_for_a_sandbox_that_wakes(gateway):
+    session_id, token, _, guest = gateway.session(simple)
+    wake = waking(gateway, session_id, token)
+    threading.Timer(0.7, wake).start()
+    begin = time.monotonic()
+    stream = gateway.events(session_id, token)
+    assert stream.status == 200 and 0.6 < time.monotonic() - begin < 3
+    assert stream.all()[-1][0] == "process_exited" and len(guest.streams) == 1
+    assert gateway.control.attach_calls > 3
+
+
+def test_a_wake_that_fails_is_told(gateway):
+    session_id, token, _, guest = gateway.session(simple)
+    wake = waking(gateway, session_id, token)
+    threading.Timer(0.3, lambda: wake((409, "sandbox_not_running"))).start()
+    stream = gateway.events(session_id, token)
+    assert (stream.status, stream.problem["code"]) == (409, "sandbox_not_running") and not guest.streams
+
+
+def test_a_client_that_leaves_while_it_waits(gateway):
+    session_id, token, _, guest = gateway.session(simple)
+    waking(gateway, session_id, token)
+    stream = gateway.events(session_id, token, start=False)
+    time.sleep(0.3)
+    stream.connection.close()
+    time.sleep(0.5)
+    before = gateway.control.attach_calls
+    time.sleep(0.6)
+    assert gateway.control.attach_calls == before and not guest.streams
