@@ -29,8 +29,10 @@ static bool control_send(struct vm *vm, struct control *c, const char *text) {
     ssize_t n = send(c->fd, text, strlen(text), MSG_DONTWAIT | MSG_NOSIGNAL);
     if (n >= 0)
         return true;
-    if (errno != EAGAIN && errno != EINTR)
-        control_close(vm, c, errno == EPIPE || errno == ECONNRESET ? NULL : strerror(errno));
+    if (errno == EPIPE || errno == ECONNRESET)
+        c->wants_status = false; /* gone, but what it said before is still to be read: a last word may be `stop` */
+    else if (errno != EAGAIN && errno != EINTR)
+        control_close(vm, c, strerror(errno));
     return false;
 }
 

@@ -163,7 +163,8 @@ static int copy_noted(struct pass *p) {
     return 0;
 }
 
-/* Finds, protects, notes and copies, some regions at a time. */
+/* Finds, protects, notes and copies, some regions at a time. Private and not protected: written; to the scan, what is not
+ * there at all is written too. */
 static int copy_scanned(struct pass *p) {
     struct vm *vm = p->vm;
     const struct vmm_ram *ram = &vm->vmm->ram;
@@ -178,6 +179,7 @@ static int copy_scanned(struct pass *p) {
                                    .vec_len = REGIONS,
                                    .category_inverted = PAGE_IS_FILE,
                                    .category_mask = PAGE_IS_WRITTEN | PAGE_IS_FILE,
+                                   .category_anyof_mask = PAGE_IS_PRESENT | PAGE_IS_SWAPPED,
                                    .return_mask = PAGE_IS_WRITTEN};
         int n = ioctl(vm->track.fd_pagemap, PAGEMAP_SCAN, &scan);
         if (n < 0 && errno == EINTR)

@@ -9,8 +9,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
+#include <linux/filter.h>
 #include <linux/fs.h>
 #include <linux/if_tun.h>
+#include <linux/seccomp.h>
 #include <net/if.h>
 #include <sched.h>
 #include <signal.h>
@@ -23,6 +25,7 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -192,7 +195,7 @@ static int open_file(const char *name, int how) {
 
 void harness_open_snapshot(const struct harness *h, const struct harness_vm *vm, const char *snapshot, int fds[3]) {
     char a[HARNESS_PATH], b[HARNESS_PATH];
-    harness_reflink(harness_path(a, "%s/disk.img", snapshot), harness_path(b, "%s/vm/disk.img", vm->dir), 0600, h->uid);
+    harness_reflink(harness_path(a, "%s/disk.img", snapshot), harness_path(b, "%s/disk.img", vm->dir), 0600, h->uid);
     fds[0] = open_file(harness_path(a, "%s/memory", snapshot), O_RDONLY);
     fds[1] = open_file(b, O_RDWR);
     fds[2] = open_file(harness_path(a, "%s/devices", snapshot), O_RDONLY);
@@ -200,10 +203,10 @@ void harness_open_snapshot(const struct harness *h, const struct harness_vm *vm,
 
 static void make_boot_files(const struct harness *h, const struct harness_vm *vm, int fds[3]) {
     char b[HARNESS_PATH];
-    fds[0] = open_file(harness_path(b, "%s/vm/memory", vm->dir), O_RDWR | O_CREAT);
+    fds[0] = open_file(harness_path(b, "%s/memory", vm->dir), O_RDWR | O_CREAT);
     if (ftruncate(fds[0], (off_t)h->memory_mib << 20) < 0)
         harness_die("memory file: %s", strerror(errno));
-    harness_reflink(h->disk, harness_path(b, "%s/vm/disk.img", vm->dir), 0600, h->uid);
+    harness_reflink(h->disk, harness_path(b, "%s/disk.img", vm->dir), 0600, h->uid);
     fds[1] = open_file(b, O_RDWR);
     fds[2] = open_file(harness_path(b, "%s/devices", vm->dir), O_WRONLY | O_CREAT);
 }
@@ -313,6 +316,18 @@ static void drop(uid_t uid) {
         _exit(126);
 }
 
+static void refuse_userfaultfd(void) {
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_userfaultfd, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {.len = ARRAY_SIZE(code), .filter = code};
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) < 0)
+        _exit(126);
+}
+
 /* In the process that becomes space-vm: makes the stub, then itself. */
 static _Noreturn void child(const struct harness *h, const struct harness_vm *vm, bool clone, int fds[FDS]) {
     int stub[2], config = memfd_create("vm-config", 0);
@@ -334,10 +349,13 @@ static _Noreturn void child(const struct harness *h, const struct harness_vm *vm
     if (pid == 0) {
         (void)close(stub[0]);
         drop(h->uid);
+        if (h->no_userfaultfd)
+            refuse_userfaultfd();
         vmm_stub_serve(stub[1]);
     }
     (void)close(stub[1]);
     drop(h->uid);
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0); /* a test that dies leaves no VM */
     (void)prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
     (void)text_printf(number, sizeof(number), "%d", config);
     (void)text_printf(pid_text, sizeof(pid_text), "%d", (int)pid);
@@ -394,8 +412,7 @@ int harness_stop(struct harness_vm *vm) {
 
 const char *harness_snapshot(struct harness *h, bool fresh) {
     static char dir[HARNESS_PATH];
-    static const char *const files[] = {"vm/memory", "devices", "vm/disk.img"}, *const names[] = {"memory", "devices",
-                                                                                                  "disk.img"};
+    static const char *const files[] = {"memory", "devices", "disk.img"};
     struct harness_vm vm;
     (void)harness_path(dir, "%s/snapshot-%s-%u-%u", h->work, h->kernel, h->vcpus, h->memory_mib);
     if (access(dir, F_OK) == 0 && !fresh)
@@ -414,7 +431,7 @@ const char *harness_snapshot(struct harness *h, bool fresh) {
     for (size_t i = 0; i < ARRAY_SIZE(files); i++) {
         char from[HARNESS_PATH], to[HARNESS_PATH];
         int fd;
-        if (rename(harness_path(from, "%s/%s", vm.dir, files[i]), harness_path(to, "%s/%s", dir, names[i])) < 0 ||
+        if (rename(harness_path(from, "%s/%s", vm.dir, files[i]), harness_path(to, "%s/%s", dir, files[i])) < 0 ||
             chown(to, 0, 0) < 0 || chmod(to, 0444) < 0 || (fd = open(to, O_RDONLY | O_CLOEXEC)) < 0 || fsync(fd) < 0)
             harness_die("seal %s: %s", to, strerror(errno));
         (void)close(fd);

@@ -22,6 +22,7 @@ struct harness {
     char probe[HARNESS_PATH], start[HARNESS_PATH]; /* shell commands, "" for none */
     char accelerator[8], cpu_model[64];
     unsigned vcpus, memory_mib, deadline_ms, store_mib, runs;
+    bool no_userfaultfd; /* VMMs are refused it, as by an older kernel */
     /* found out: */
     char space_vm[HARNESS_PATH], preload[HARNESS_PATH], kernel_file[HARNESS_PATH];
     char kernel[16]; /* profile: stock, lean */
@@ -65,6 +66,18 @@ int harness_stop(struct harness_vm *vm);
 /* prepare.c: work directory, disk image and initrd. */
 void harness_prepare(struct harness *h);
 
+/* snapshot.c: the broker's part of snapshots. */
+struct harness_snapshot {
+    char dir[HARNESS_PATH]; /* memory, devices, disk.img; whole when `ok` */
+    bool ok;
+    char code[32]; /* why not */
+    long pages, stall_us;
+    double total_ms, ahead_ms; /* ahead: until `copied` */
+};
+/* Where the exchange is given up: NULL or "connected", "copied", "stopped", "gone" (after snapshot_go was sent). */
+void harness_take_snapshot(const struct harness *h, struct harness_vm *vm, const char *base, const char *name,
+                           const char *then, const char *give_up, struct harness_snapshot *ret);
+
 /* talk.c */
 int harness_control_connect(const struct harness_vm *vm);
 /* Waits for a status whose state is one of the '|'-separated names; false on time out or end of space-vm. */
@@ -74,6 +87,12 @@ double harness_timing(const struct harness_vm *vm, const char *step); /* ms, -1 
 pid_t harness_vmm_pid(const struct harness_vm *vm);
 /* Sends a request on control.sock and waits for an event of that name (NULL: none). */
 json_t *harness_request(struct harness_vm *vm, const char *request, const char *event, unsigned timeout_ms);
+/* Any message, with descriptors, which stay the caller's; takes it over. */
+void harness_send(struct harness_vm *vm, json_t *message, const int *fds, size_t n_fds);
+/* The next event of that name whose `seq` is it (negative: any); NULL when time is up or the connection ends. */
+json_t *harness_wait_event(struct harness_vm *vm, const char *event, long seq, unsigned timeout_ms);
+/* A lifecycle request and its `done`; takes the request (without seq) over. NULL: none came. */
+json_t *harness_operate(struct harness_vm *vm, json_t *request, const int *fds, size_t n_fds);
 /* A stream to a guest port through guest.sock: the descriptor, or -1 with the ERR line in error. */
 int harness_connect(const struct harness_vm *vm, unsigned port, char *error, size_t size);
 /* Runs a shell command in the guest as root and waits for its end: exit code, or -1. `out` gets its output, cut to size. */

@@ -95,6 +95,48 @@ json_t *harness_request(struct harness_vm *vm, const char *request, const char *
     return NULL;
 }
 
+void harness_send(struct harness_vm *vm, json_t *message, const int *fds, size_t n_fds) {
+    union {
+        struct cmsghdr align;
+        char room[CMSG_SPACE(4 * sizeof(int))];
+    } control = {0};
+    char *text = json_print(message);
+    struct iovec iov = {.iov_base = text, .iov_len = strlen(text)};
+    struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
+    if (n_fds > 0) {
+        struct cmsghdr *c;
+        msg.msg_control = control.room;
+        msg.msg_controllen = CMSG_SPACE(n_fds * sizeof(int));
+        c = CMSG_FIRSTHDR(&msg);
+        c->cmsg_level = SOL_SOCKET;
+        c->cmsg_type = SCM_RIGHTS;
+        c->cmsg_len = CMSG_LEN(n_fds * sizeof(int));
+        memcpy(CMSG_DATA(c), fds, n_fds * sizeof(int));
+    }
+    (void)sendmsg(vm->control, &msg, MSG_NOSIGNAL);
+    free(text);
+    json_decref(message);
+}
+
+json_t *harness_wait_event(struct harness_vm *vm, const char *event, long seq, unsigned timeout_ms) {
+    struct deadline d = deadline_in_ms(timeout_ms);
+    for (;;) {
+        json_t *message = next_event(vm, d);
+        const json_t *number = json_object_get(message, "seq");
+        if (!message || (strcmp(json_string_value(json_object_get(message, "event")), event) == 0 &&
+                         (seq < 0 || json_integer_value(number) == seq)))
+            return message;
+        json_decref(message);
+    }
+}
+
+json_t *harness_operate(struct harness_vm *vm, json_t *request, const int *fds, size_t n_fds) {
+    static long seq = 1000;
+    (void)json_object_set_new(request, "seq", json_integer(++seq));
+    harness_send(vm, request, fds, n_fds);
+    return harness_wait_event(vm, "done", seq, 60000);
+}
+
 /* --- guest.sock ----------------------------------------------------------------------------------------------------------------------- */
 
 int harness_connect(const struct harness_vm *vm, unsigned port, char *error, size_t size) {

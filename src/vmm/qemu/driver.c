@@ -13,12 +13,19 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
+#include <unistd.h>
+
+#define QEMU_STATE_MAX (16 * 1024 * 1024) /* of a device state; one is some 15 KiB */
 
 struct qemu {
     struct vmm vmm; /* first: a struct vmm * of this driver is a struct qemu * */
     struct qmp qmp;
-    int fd_files; /* preload_wire.h; -1 once all was said */
+    int fd_files;                 /* preload_wire.h; -1 once all was said */
+    int fd_state, fd_state_write; /* where QEMU writes a device state: QEMU's end can only write */
+    int last_fdset;               /* every save has its own */
+    int first_fdset;              /* the oldest QEMU may still hold; above last_fdset: none */
 };
 
 static struct qemu *qemu_of(struct vmm *v) {
@@ -91,12 +98,37 @@ static struct vmm *qemu_new(struct ends *e) {
         .fd_log = TAKE_FD(e->ours[1]),
         .ram = {.fd_uffd = -1},
     };
+    q->first_fdset = 1;
     q->fd_files = TAKE_FD(e->ours[VMM_FD_FILES]);
     (void)fd_set_nonblocking(q->vmm.fd_guest, true);
     (void)fd_set_nonblocking(q->vmm.fd_console, true);
     (void)fd_set_nonblocking(q->vmm.fd_log, true);
     qmp_init(&q->qmp, q->vmm.fd_control);
     return &q->vmm;
+}
+
+static void qemu_free(struct vmm *v) {
+    if (!v)
+        return;
+    qmp_done(&qemu_of(v)->qmp);
+    (void)close_fd(v->fd_control);
+    (void)close_fd(v->fd_guest);
+    (void)close_fd(v->fd_console);
+    (void)close_fd(v->fd_log);
+    (void)close_fd(v->ram.fd_uffd);
+    (void)close_fd(qemu_of(v)->fd_files);
+    (void)close_fd(qemu_of(v)->fd_state);
+    (void)close_fd(qemu_of(v)->fd_state_write);
+    free(qemu_of(v));
+}
+
+/* Made at the start: a second descriptor that can only write takes a path, and later nobody may open one. */
+static int make_state(struct qemu *q) {
+    char path[64];
+    q->fd_state = memfd_create("device-state", MFD_CLOEXEC);
+    (void)text_printf(path, sizeof(path), "/proc/self/fd/%d", q->fd_state);
+    q->fd_state_write = q->fd_state < 0 ? -1 : open(path, O_WRONLY | O_CLOEXEC);
+    return q->fd_state_write < 0 ? -errno : 0;
 }
 
 static int qemu_start(const struct vmm_start *start, struct deadline d, struct vmm **ret, struct sp_error *err) {
@@ -125,21 +157,13 @@ static int qemu_start(const struct vmm_start *start, struct deadline d, struct v
     v = qemu_new(&e);
     if (!v)
         return sp_error_errno(err, ENOMEM, "qemu", "start");
+    r = make_state(qemu_of(v));
+    if (r < 0) {
+        qemu_free(v);
+        return sp_error_errno(err, -r, "memfd", "device state");
+    }
     *ret = v;
     return 0;
-}
-
-static void qemu_free(struct vmm *v) {
-    if (!v)
-        return;
-    qmp_done(&qemu_of(v)->qmp);
-    (void)close_fd(v->fd_control);
-    (void)close_fd(v->fd_guest);
-    (void)close_fd(v->fd_console);
-    (void)close_fd(v->fd_log);
-    (void)close_fd(v->ram.fd_uffd);
-    (void)close_fd(qemu_of(v)->fd_files);
-    free(qemu_of(v));
 }
 
 static int qemu_wait_held(struct vmm *v, struct deadline d, struct sp_error *err) {
@@ -194,20 +218,53 @@ static int qemu_load(struct vmm *v, int fd, struct deadline d, struct sp_error *
     return wait_migrated(q, d, err);
 }
 
+/* What QEMU has written, into the file. */
+static int copy_state(int from, int to, struct sp_error *err) {
+    char chunk[16384];
+    for (off_t at = 0;;) {
+        ssize_t n = pread(from, chunk, sizeof(chunk), at);
+        int r;
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n == 0)
+            return 0;
+        if (n < 0)
+            return sp_error_errno(err, errno, "read", "device state");
+        if (at + n > QEMU_STATE_MAX)
+            return sp_error_set(err, SP_E_TOO_LARGE, "the device state is over %d bytes", QEMU_STATE_MAX);
+        r = fd_write_all(to, chunk, (size_t)n, err);
+        if (r < 0)
+            return r;
+        at += n;
+    }
+}
+
+/* QEMU lets go of a descriptor set only while the machine runs, however often it is told to. */
+static void forget_fdsets(struct qemu *q, struct deadline d) {
+    for (; q->first_fdset <= q->last_fdset; q->first_fdset++)
+        (void)command(&q->vmm, "remove-fd", json_pack("{s:i}", "fdset-id", q->first_fdset), d, NULL);
+}
+
+/* Through memory of ours: QEMU keeps the descriptor for a while, and whoever takes it over must not be able to write into
+ * a snapshot that is sealed. */
 static int qemu_save(struct vmm *v, int fd, struct deadline d, struct sp_error *err) {
-    enum { FDSET = 1 };
-    int r = qmp_execute(&qemu_of(v)->qmp, "add-fd", json_pack("{s:i}", "fdset-id", FDSET), fd, d, NULL, err);
+    struct qemu *q = qemu_of(v);
+    char name[32];
+    int r;
+    (void)text_printf(name, sizeof(name), "/dev/fdset/%d", ++q->last_fdset);
+    if (lseek(q->fd_state_write, 0, SEEK_SET) < 0) /* it shares its position with the copies of earlier saves */
+        return sp_error_errno(err, errno, "lseek", "device state");
+    r = qmp_execute(&q->qmp, "add-fd", json_pack("{s:i}", "fdset-id", q->last_fdset), q->fd_state_write, d, NULL, err);
     if (r < 0)
         return r;
-    r = command(v, "xen-save-devices-state", json_pack("{s:s, s:b}", "filename", "/dev/fdset/1", "live", 0), d, err);
-    /* QEMU keeps its copies of the descriptor until the set goes, when it no longer is in use. */
-    (void)command(v, "remove-fd", json_pack("{s:i}", "fdset-id", FDSET), d, NULL);
-    return r;
+    r = command(v, "xen-save-devices-state", json_pack("{s:s, s:b}", "filename", name, "live", 0), d, err);
+    return r < 0 ? r : copy_state(q->fd_state, fd, err);
 }
 
 /* --- the rest ------------------------------------------------------------------------------------------------------- */
 
 static int qemu_stop(struct vmm *v, struct deadline d, struct sp_error *err) {
+    forget_fdsets(qemu_of(v), d);
     return command(v, "stop", NULL, d, err);
 }
 
