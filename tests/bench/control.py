@@ -3,7 +3,7 @@
 """Latencies of the control plane alone: a real database with fsync on, a real space-control, a node that is a thread here.
 
 create: POST /v1/sandboxes sent → 202 read. node sees: that 202 read → the node's long poll has the sandbox in hand. wait answered:
-the node sends its report → the client's `?wait` has the final operation. Beside it, in the same run on the same cluster:
+the node sends its report → the client's `?wait` has the final operation. to the end: sent → the final answer of `Prefer: wait`. Beside it, in the same run on the same cluster:
 pgbench's transaction of one insert, which is what a commit costs here."""
 
 import pathlib
@@ -63,6 +63,27 @@ def one_by_one(world, control, n):
     return values
 
 
+def to_the_end(world, control, n):
+    """Sent → the final answer (`Prefer: wait`), with a node that says at once that what it was asked for is so."""
+    api = control.admin()
+    api.checks = False
+    values = {f"{name}, to the end": [] for name in ("create", "pause", "wake", "suspend", "wake suspended", "snapshot", "delete")}
+
+    def timed(name, call):
+        begin = time.monotonic()
+        answer = call()
+        assert answer.json["operation"]["state"] == "succeeded", answer
+        values[f"{name}, to the end"].append((time.monotonic() - begin) * 1000)
+        return answer.json["sandbox"]["id"]
+
+    for _ in range(n):
+        box = timed("create", lambda: api.post("/v1/sandboxes", {"template": "seed"}, prefer=20))
+        for name in ("pause", "wake", "suspend", "wake suspended", "snapshot"):
+            timed(name, lambda: api.post(f"/v1/sandboxes/{box}/{name.split()[0]}", {}, prefer=20))
+        timed("delete", lambda: api.delete(f"/v1/sandboxes/{box}", prefer=20))
+    return values
+
+
 def at_once(control, n, clients):
     values = []
 
@@ -100,6 +121,9 @@ def main():
             ratio = {"to": "plain commit", "p50": p50 / base} if name in ("create", "delete") else None
             report.add(name, values, failures=args.n - len(values), ratio=ratio,
                        budget={"node sees": {"p50": 5}}.get(name))
+        for name, values in to_the_end(world, control, args.n).items():
+            report.add(name, values, failures=args.n - len(values),
+                       budget={"pause, to the end": {"p50": 8}, "wake, to the end": {"p50": 8}}.get(name))
         control.admin().patch("/v1/tenants/self", {"quotas": {"requests_per_second": 100000, "max_sandboxes": 100000,
                                                              "max_vcpus": 1000000, "max_memory_mib": 10**9}})
         values, rate = at_once(control, args.n * 2, 8)
