@@ -20,10 +20,20 @@ struct listener;
 struct keeper;
 
 /* Requests that wait for something to happen; loop thread only. See parking.h. */
+#define PARKING_NEWS 256
 struct parking {
     struct request *first;
     struct loop_timer *timer;
     unsigned n;
+    /* The latest news, so that what came while a request was being looked at the first time is not missed by it, and so
+     * that news of our own are not taken twice when the database tells them to us. */
+    uint64_t news_seq; /* of the next */
+    struct parking_news {
+        char kind;
+        bool is_told, is_heard; /* by ourselves, by the database: the other copy is still to come */
+        int pid;
+        char key[72];
+    } news[PARKING_NEWS];
 };
 
 struct control {

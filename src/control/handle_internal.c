@@ -101,13 +101,13 @@ static const char *aim(enum sandbox_state s) {
 
 /* A list in the making. What only a start needs comes with every sandbox while the list is small; beyond that with those
  * still to be started, so that the list stays below the bound on bodies. */
-struct list {
+struct details {
     size_t bytes;
     const char *manifest_text; /* the last manifest, which the next row's mostly is too */
     json_t *manifest;
 };
 
-static bool takes_details(const struct desired *d, struct list *l) {
+static bool takes_details(const struct desired *d, struct details *l) {
     bool starts = d->state == SANDBOX_CREATING || d->state == SANDBOX_WAKING;
     if (strcmp(aim(d->state), "deleted") == 0)
         return false;
@@ -115,7 +115,7 @@ static bool takes_details(const struct desired *d, struct list *l) {
     return starts || l->bytes < DETAILS_MAX;
 }
 
-static json_t *manifest_of(const struct desired *d, struct list *l) {
+static json_t *manifest_of(const struct desired *d, struct details *l) {
     if (!d->manifest)
         return json_object();
     if (!l->manifest || strcmp(l->manifest_text, d->manifest) != 0) {
@@ -141,7 +141,7 @@ static void put_snapshots(json_t *o, const struct desired *d) {
     put_new(o, "snapshot", snapshot);
 }
 
-static json_t *render_desired(const struct desired *d, struct list *l) {
+static json_t *render_desired(const struct desired *d, struct details *l) {
     json_t *o = json_object(), *template = json_object(), *resources = json_object();
     bool details = takes_details(d, l);
     put_text(o, "id", d->id);
@@ -164,47 +164,29 @@ static json_t *render_desired(const struct desired *d, struct list *l) {
     return o;
 }
 
-static int put_sandboxes(struct request *rq, const char *node_id) {
+int refresh_desired(struct request *rq) {
     _cleanup_result_ struct store_result *res = NULL;
-    struct list l = {0};
-    int n = 0;
-    int r = node_desired(rq->db, node_id, &res, &n, &rq->err);
+    struct desired_list list = {0};
+    struct details details = {0};
+    int r = node_desired(rq->db, rq->wait_key, &res, &list, &rq->err);
+    if (r < 0)
+        return r;
+    rq->is_settled = list.revision != rq->since;
+    rq->status = 200;
     json_t *items = json_array();
-    for (int i = 0; r == 0 && i < n; i++) {
+    for (int i = 0; r == 0 && i < list.n; i++) {
         struct desired d;
         r = desired_row(res, i, &d, &rq->err);
         if (r == 0)
-            (void)json_array_append_new(items, render_desired(&d, &l));
+            (void)json_array_append_new(items, render_desired(&d, &details));
     }
-    json_decref(l.manifest);
-    put_new(rq->answer, "sandboxes", items);
-    return r;
-}
-
-static int put_rest(struct request *rq, const char *node_id) {
-    _cleanup_result_ struct store_result *res = NULL;
-    const char *gone = NULL, *pools = NULL;
-    int r = node_desired_rest(rq->db, node_id, &res, &gone, &pools, &rq->err);
-    if (r == 0) {
-        put_new(rq->answer, "snapshots_gone", json_of_text(gone, json_array()));
-        put_new(rq->answer, "pools", json_of_text(pools, json_array()));
-    }
-    return r;
-}
-
-int refresh_desired(struct request *rq) {
-    const char *id = rq->wait_key;
-    uint64_t revision = 0;
-    /* The revision first: a list that is newer than its revision only makes the node ask once more. */
-    int r = node_touch(rq->db, id, &revision, &rq->err);
-    if (r < 0)
-        return r;
-    rq->is_settled = revision != rq->since;
-    rq->status = 200;
+    json_decref(details.manifest);
     rq->answer = json_object();
-    put_int(rq->answer, "revision", (int64_t)revision);
-    r = put_sandboxes(rq, id);
-    return r < 0 ? r : put_rest(rq, id);
+    put_int(rq->answer, "revision", (int64_t)list.revision);
+    put_new(rq->answer, "sandboxes", items);
+    put_new(rq->answer, "snapshots_gone", json_of_text(list.gone, json_array()));
+    put_new(rq->answer, "pools", json_of_text(list.pools, json_array()));
+    return r;
 }
 
 int handle_desired(struct request *rq) {

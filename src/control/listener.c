@@ -31,11 +31,12 @@ struct note {
     struct control *c;
     char kind;
     char id[72];
+    int pid;
 };
 
 static void deliver(void *ctx) {
     struct note *n = ctx;
-    parking_wake(&n->c->parking, n->kind, n->id);
+    parking_heard(&n->c->parking, n->kind, n->id, n->pid);
     free(n);
 }
 
@@ -44,7 +45,7 @@ static void deliver_all(void *ctx) {
     parking_wake_all(&c->parking);
 }
 
-static void on_note(void *ctx, char kind, const char *id) {
+static void on_note(void *ctx, char kind, const char *id, int pid) {
     struct listener *l = ctx;
     atomic_fetch_add_explicit(&l->c->metrics.notes, 1, memory_order_relaxed);
     if (kind == NOTE_RECONCILE) {
@@ -56,6 +57,7 @@ static void on_note(void *ctx, char kind, const char *id) {
         abort();
     n->c = l->c;
     n->kind = kind;
+    n->pid = pid;
     (void)text_copy(n->id, sizeof(n->id), id);
     loop_post(l->c->loop, deliver, n);
 }

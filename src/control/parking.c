@@ -5,6 +5,7 @@
  */
 #include "control/parking.h"
 #include "base/log.h"
+#include "base/text.h"
 #include <assert.h>
 #include <string.h>
 
@@ -68,6 +69,18 @@ static void on_shutdown(struct exchange *x) {
         rq->deadline_ms = 0;
 }
 
+/* Did something happen to what it waits for since it was handed to a worker? */
+static bool has_news(const struct parking *p, const struct request *rq) {
+    if (p->news_seq - rq->news_seq > PARKING_NEWS)
+        return true;
+    for (uint64_t i = rq->news_seq; i < p->news_seq; i++) {
+        const struct parking_news *n = &p->news[i % PARKING_NEWS];
+        if (n->kind == rq->wait_kind && strcmp(n->key, rq->wait_key) == 0)
+            return true;
+    }
+    return false;
+}
+
 void parking_add(struct request *rq) {
     static const struct exchange_events events = {.on_close = on_close, .on_shutdown = on_shutdown};
     struct parking *p = &rq->c->parking;
@@ -87,7 +100,8 @@ void parking_add(struct request *rq) {
         loop_timer_start(p->timer, TICK_MS, TICK_MS);
     update_gauge(p, rq->c);
     exchange_set_events(rq->x, &events, rq);
-    look(rq);
+    if (has_news(p, rq))
+        look(rq);
 }
 
 static bool database_failed(const struct request *rq) {
@@ -108,13 +122,39 @@ void parking_refreshed(struct request *rq) {
         look(rq);
 }
 
-void parking_wake(struct parking *p, char kind, const char *key) {
+static void wake_all_of(struct parking *p, char kind, const char *key, int pid, bool is_told) {
+    struct parking_news *n = &p->news[p->news_seq++ % PARKING_NEWS];
     struct request *next;
+    *n = (struct parking_news){.kind = kind, .is_told = is_told, .is_heard = !is_told, .pid = pid};
+    (void)text_copy(n->key, sizeof(n->key), key);
     for (struct request *rq = p->first; rq; rq = next) {
         next = rq->next;
         if (rq->wait_kind == kind && strcmp(rq->wait_key, key) == 0)
             wake(rq);
     }
+}
+
+/* The other copy of something that was told or heard just now. */
+static bool is_second(struct parking *p, char kind, const char *key, int pid, bool is_told) {
+    for (size_t i = 0; i < PARKING_NEWS; i++) {
+        struct parking_news *n = &p->news[i];
+        bool *first = is_told ? &n->is_heard : &n->is_told;
+        if (*first && n->pid == pid && n->kind == kind && strcmp(n->key, key) == 0) {
+            *first = false;
+            return true;
+        }
+    }
+    return false;
+}
+
+void parking_tell(struct parking *p, char kind, const char *key, int pid) {
+    if (!is_second(p, kind, key, pid, true))
+        wake_all_of(p, kind, key, pid, true);
+}
+
+void parking_heard(struct parking *p, char kind, const char *key, int pid) {
+    if (!is_second(p, kind, key, pid, false))
+        wake_all_of(p, kind, key, pid, false);
 }
 
 void parking_wake_all(struct parking *p) {
@@ -143,6 +183,7 @@ static void on_tick(void *ctx) {
 void parking_init(struct parking *p, struct control *c) {
     p->first = NULL;
     p->n = 0;
+    p->news_seq = 0;
     p->timer = loop_timer_new(c->loop, on_tick, c);
 }
 

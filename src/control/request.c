@@ -91,16 +91,39 @@ static void unavailable(struct request *rq, const char *why) {
     (void)sp_error_set(&rq->err, SP_E_UNAVAILABLE, "%s", why);
 }
 
+/* What a request's transaction changed, for those who wait here. */
+struct told {
+    struct control *c;
+    int pid;
+    unsigned n;
+    struct store_note notes[REQUEST_NOTES];
+};
+
+static struct told told_of(struct request *rq) {
+    struct told t = {.c = rq->c, .pid = rq->notes_pid, .n = rq->n_notes};
+    memcpy(t.notes, rq->notes, rq->n_notes * sizeof(*rq->notes));
+    rq->n_notes = 0;
+    return t;
+}
+
+static void tell(const struct told *t) {
+    for (unsigned i = 0; i < t->n; i++)
+        if (t->notes[i].kind != 'r')
+            parking_tell(&t->c->parking, t->notes[i].kind, t->notes[i].id, t->pid);
+}
+
 static void on_done(struct worker_job *job, bool ran) {
     struct request *rq = (struct request *)job;
     if (!ran)
         unavailable(rq, "the service is stopping");
+    struct told told = told_of(rq); /* the request may be gone afterwards */
     if (rq->is_parked)
         parking_refreshed(rq);
     else if (should_park(rq) && !rq->c->is_stopping)
         parking_add(rq);
     else
         request_answer(rq);
+    tell(&told);
 }
 
 void request_submit(struct request *rq) {
@@ -124,6 +147,7 @@ void request_accept(struct exchange *x) {
     rq->c = exchange_server_ctx(x);
     rq->x = exchange_ref(x);
     rq->route = exchange_route(x)->data;
+    rq->news_seq = rq->c->parking.news_seq;
     if (!rq->route->on_loop) {
         request_submit(rq);
         return;

@@ -19,6 +19,7 @@
 #include "store/tokens.h"
 
 struct request;
+#define REQUEST_NOTES 16
 
 enum route_auth { AUTH_NONE, AUTH_MANAGEMENT, AUTH_INTERNAL };
 struct api_route {
@@ -69,7 +70,13 @@ struct request {
     char wait_key[72];
     unsigned wait_s;
     bool is_settled;
-    uint64_t since; /* desired state: the revision the node has */
+    uint64_t since;    /* desired state: the revision the node has */
+    uint64_t news_seq; /* of the parking place, when it was handed to a worker first */
+
+    /* What its transaction changed for others, until they were told. */
+    struct store_note notes[REQUEST_NOTES];
+    unsigned n_notes;
+    int notes_pid;
 
     /* Parked; loop thread only. */
     struct request *next, *prev;

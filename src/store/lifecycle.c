@@ -48,6 +48,7 @@ int lifecycle_create(struct store *s, const struct sandbox_new_row *n, struct sp
     add_new_row(&a, n);
     pg_text(&a, note);
     add_new_line(&a, n);
+    pg_note(s, note[0], note + 1);
     int r = pg_queue(
         s,
         "WITH b AS (INSERT INTO sandboxes (id, tenant_id, name, state, template_id, template_name, template_tag, "

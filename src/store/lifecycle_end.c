@@ -45,6 +45,7 @@ int lifecycle_finish_operation(struct store *s, const char *operation_id, const 
     pg_text(&a, good ? NULL : *end->message ? end->message : failure_text(end->failure));
     pg_text(&a, end->timings);
     pg_text(&a, end->start_kind);
+    pg_note(s, 'o', operation_id);
     int r = pg_queue(
         s,
         "WITH o AS (UPDATE operations SET state = $2, error_code = $3, error_message = $4, "

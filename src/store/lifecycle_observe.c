@@ -236,12 +236,13 @@ static int write_use(struct store *s, const struct store_result *locked, int row
 
 /* ---- one sandbox of a report ---- */
 
+/* Does the node have to hear of it? That what it was asked for is done it knows itself. */
 static bool changes_list(const struct effect *f, const struct observation *what) {
     const struct observe_effect *e = &f->e;
     bool fork_may_go = f->before.has_operation && f->before.operation == OPERATION_FORK && what->has_snapshot &&
                        what->snapshot == SNAPSHOT_READY;
-    return e->release || (e->state != f->before.state && e->state != SANDBOX_RUNNING) ||
-           (e->outcome == OUTCOME_FAILED) || fork_may_go;
+    bool has_ended = e->state != f->before.state && (e->state == SANDBOX_FAILED || e->state == SANDBOX_DELETED);
+    return e->release || has_ended || e->outcome == OUTCOME_FAILED || fork_may_go;
 }
 
 int lifecycle_observe(struct store *s, const struct store_result *locked, const char *node_id, const struct observed *o,
@@ -267,10 +268,8 @@ int lifecycle_observe(struct store *s, const struct store_result *locked, const 
         return r;
     f.operation_id = pg_get(locked, row, C_OPERATION);
     f.e = plan_observe(&f.before, pg_get_bool(locked, row, C_READY), operation_state, &what);
-    if (!f.e.changes)
-        return 0;
     *ret_poke = *ret_poke || changes_list(&f, &what);
-    return write_effect(s, &f, err);
+    return !f.e.changes ? 0 : write_effect(s, &f, err);
 }
 
 /* What stood on memory is lost; what is started from a snapshot, or from its template, is started again. */

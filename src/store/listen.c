@@ -10,17 +10,17 @@ int store_listen(struct store *s, struct sp_error *err) {
     return pg_script(s, "LISTEN space", err);
 }
 
-static void take_notes(struct store *s, void (*fn)(void *ctx, char kind, const char *id), void *ctx) {
+static void take_notes(struct store *s, void (*fn)(void *ctx, char kind, const char *id, int pid), void *ctx) {
     PGnotify *note;
     while ((note = PQnotifies(s->conn))) {
         if (note->extra[0])
-            fn(ctx, note->extra[0], note->extra + 1);
+            fn(ctx, note->extra[0], note->extra + 1, note->be_pid);
         PQfreemem(note);
     }
 }
 
-int store_wait_notes(struct store *s, int wake_fd, int timeout_ms, void (*fn)(void *ctx, char kind, const char *id),
-                     void *ctx, struct sp_error *err) {
+int store_wait_notes(struct store *s, int wake_fd, int timeout_ms,
+                     void (*fn)(void *ctx, char kind, const char *id, int pid), void *ctx, struct sp_error *err) {
     if (!s->conn)
         return sp_error_set(err, SP_E_UNAVAILABLE, "database: no connection");
     take_notes(s, fn, ctx);

@@ -76,29 +76,12 @@ int node_register(struct store *s, const struct node_report *n, bool *ret_reboot
     return r;
 }
 
-int node_touch(struct store *s, const char *id, uint64_t *ret_revision, struct sp_error *err) {
-    _cleanup_result_ struct store_result *res = NULL;
-    struct pg_args a = {0};
-    pg_text(&a, id);
-    /* To within a second: a poll that finds nothing new writes nothing. */
-    int r = pg_run(s,
-                   "WITH t AS (UPDATE nodes SET last_seen_at = now() WHERE id = $1 "
-                   "AND last_seen_at < now() - interval '1 second') SELECT desired_revision FROM nodes WHERE id = $1",
-                   &a, &res, err);
-    if (r < 0)
-        return r;
-    if (pg_rows(res) == 0)
-        return sp_error_set(err, SP_E_NOT_FOUND, "node %s has not registered", id);
-    *ret_revision = (uint64_t)pg_get_int(res, 0, 0);
-    return 0;
-}
-
 int node_heard(struct store *s, const char *id, struct sp_error *err) {
     struct pg_args a = {0};
     pg_text(&a, id);
-    return pg_queue(s,
-                    "UPDATE nodes SET last_seen_at = now() WHERE id = $1 AND last_seen_at < now() - interval '1 second'",
-                    &a, err);
+    return pg_queue(
+        s, "UPDATE nodes SET last_seen_at = now() WHERE id = $1 AND last_seen_at < now() - interval '1 second'", &a,
+        err);
 }
 
 int node_set_capacity(struct store *s, const char *id, const struct node_capacity *c, struct sp_error *err) {
@@ -278,46 +261,48 @@ int node_place(struct store *s, uint64_t vcpus, uint64_t memory_mib, enum placem
 
 /* ---- desired ---- */
 
-int node_desired(struct store *s, const char *id, struct store_result **ret_res, int *ret_n, struct sp_error *err) {
-    struct pg_args a = {0};
-    pg_text(&a, id);
-    int r =
-        pg_run(s,
-               "SELECT b.id, b.generation, b.state, b.operation_id, o.kind, " PG_MS(
-                   "o.deadline_at") ", b.digest, t.manifest, b.env, b.hostname, b.machine_id, b.vcpus, b.memory_mib, "
-                                    /* a wake of a resident VM starts nothing; a copy needs what it is of */
-                                    "CASE WHEN b.state = 'creating' OR (b.state = 'waking' "
-                                    "AND o.snapshot_id IS NOT NULL) THEN b.start_snapshot_id "
-                                    "WHEN b.state = 'suspended' AND x.id IS NOT NULL THEN b.last_snapshot_id END, "
-                                    "x.id, x.kind FROM sandboxes b LEFT JOIN templates t ON t.id = b.template_id "
-                                    "LEFT JOIN operations o ON o.id = b.operation_id "
-                                    "LEFT JOIN snapshots x ON x.operation_id = o.id AND x.state = 'creating' "
-                                    "WHERE b.node_id = $1 AND b.released_at IS NULL AND b.state <> 'deleted' ORDER BY "
-                                    "b.created_at, b.id",
-               &a, ret_res, err);
-    if (r == 0)
-        *ret_n = pg_rows(*ret_res);
-    return r;
-}
+/* Everything in one statement, and so of one moment: that the node was heard of, to within a second; the revision; the rows; what
+ * is to be removed; the pools. The first row carries what is not a row's; a node without sandboxes has one that is none. */
+#define REST                                                                                                           \
+    "CASE WHEN row_number() OVER (ORDER BY b.created_at, b.id) = 1 THEN (SELECT json_agg(id) FROM (SELECT id FROM "    \
+    "snapshots WHERE node_id = $1 AND state = 'deleting' ORDER BY id LIMIT $2) g) END, "                               \
+    "CASE WHEN row_number() OVER (ORDER BY b.created_at, b.id) = 1 THEN (SELECT "                                      \
+    "json_agg(json_build_object('pool_id', "                                                                           \
+    "p.id, 'template', json_build_object('digest', p.digest, 'manifest', m.manifest::json), 'resources', "             \
+    "json_build_object('vcpus', p.vcpus, 'memory_mib', p.memory_mib), 'size', p.size) ORDER BY p.id) "                 \
+    "FROM pools p JOIN templates m ON m.id = p.template_id) END"
 
-int node_desired_rest(struct store *s, const char *id, struct store_result **ret_res, const char **ret_gone,
-                      const char **ret_pools, struct sp_error *err) {
+int node_desired(struct store *s, const char *id, struct store_result **ret_res, struct desired_list *ret,
+                 struct sp_error *err) {
     struct pg_args a = {0};
     pg_text(&a, id);
     pg_int(&a, (int64_t)LIMIT_VALUE(snapshots_gone));
-    int r = pg_run(s,
-                   "SELECT (SELECT json_agg(id) FROM (SELECT id FROM snapshots WHERE node_id = $1 "
-                   "AND state = 'deleting' ORDER BY id LIMIT $2) g), "
-                   "(SELECT json_agg(json_build_object('pool_id', p.id, 'template', json_build_object('digest', "
-                   "p.digest, 'manifest', t.manifest::json), 'resources', json_build_object('vcpus', p.vcpus, "
-                   "'memory_mib', p.memory_mib), 'size', p.size) ORDER BY p.id) "
-                   "FROM pools p JOIN templates t ON t.id = p.template_id)",
-                   &a, ret_res, err);
-    if (r == 0) {
-        *ret_gone = pg_get(*ret_res, 0, 0);
-        *ret_pools = pg_get(*ret_res, 0, 1);
-    }
-    return r;
+    int r = pg_run(
+        s,
+        "WITH h AS (UPDATE nodes SET last_seen_at = now() WHERE id = $1 "
+        "AND last_seen_at < now() - interval '1 second') "
+        "SELECT b.id, b.generation, b.state, b.operation_id, o.kind, " PG_MS(
+            "o.deadline_at") ", b.digest, t.manifest, b.env, b.hostname, b.machine_id, b.vcpus, b.memory_mib, "
+                             /* a wake of a resident VM starts nothing; a copy needs what it is of */
+                             "CASE WHEN b.state = 'creating' OR (b.state = 'waking' AND o.snapshot_id IS NOT NULL) "
+                             "THEN b.start_snapshot_id WHEN b.state = 'suspended' AND x.id IS NOT NULL THEN "
+                             "b.last_snapshot_id "
+                             "END, x.id, x.kind, n.desired_revision, " REST " FROM nodes n LEFT JOIN sandboxes b "
+                             "ON b.node_id = n.id AND b.released_at IS NULL AND b.state <> 'deleted' "
+                             "LEFT JOIN templates t ON t.id = b.template_id LEFT JOIN operations o ON o.id = "
+                             "b.operation_id "
+                             "LEFT JOIN snapshots x ON x.operation_id = o.id AND x.state = 'creating' "
+                             "WHERE n.id = $1 ORDER BY b.created_at, b.id",
+        &a, ret_res, err);
+    if (r < 0)
+        return r;
+    if (pg_rows(*ret_res) == 0)
+        return sp_error_set(err, SP_E_NOT_FOUND, "node %s has not registered", id);
+    *ret = (struct desired_list){.n = pg_get(*ret_res, 0, 0) ? pg_rows(*ret_res) : 0,
+                                 .revision = (uint64_t)pg_get_int(*ret_res, 0, 16),
+                                 .gone = pg_get(*ret_res, 0, 17),
+                                 .pools = pg_get(*ret_res, 0, 18)};
+    return 0;
 }
 
 int desired_row(const struct store_result *res, int row, struct desired *ret, struct sp_error *err) {

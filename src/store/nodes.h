@@ -14,9 +14,7 @@ struct node_report {
 };
 /* In a transaction. *ret_rebooted: it was known under another boot id; the sandboxes that ran there have been failed. */
 int node_register(struct store *s, const struct node_report *n, bool *ret_rebooted, struct sp_error *err);
-/* Notes that it was heard of, to within a second. *ret_revision: of its desired list. SP_E_NOT_FOUND: it never registered. */
-int node_touch(struct store *s, const char *id, uint64_t *ret_revision, struct sp_error *err);
-/* In a transaction: the same, with nothing to read. */
+/* In a transaction: notes that it was heard of, to within a second. */
 int node_heard(struct store *s, const char *id, struct sp_error *err);
 /* In a transaction. */
 int node_set_capacity(struct store *s, const char *id, const struct node_capacity *c, struct sp_error *err);
@@ -57,11 +55,16 @@ struct desired {
     const char *start_id;                    /* what the operation on its way starts, or copies, from; NULL: nothing */
     const char *snapshot_id, *snapshot_kind; /* what it makes; NULL: nothing */
 };
-/* Everything that is assigned to the node and that it has not let go of. */
-int node_desired(struct store *s, const char *id, struct store_result **ret_res, int *ret_n, struct sp_error *err);
-/* What is to be removed there, as a JSON array of ids, and its pools as one of {id, digest, manifest, vcpus, memory_mib, size}. */
-int node_desired_rest(struct store *s, const char *id, struct store_result **ret_res, const char **ret_gone,
-                      const char **ret_pools, struct sp_error *err);
+struct desired_list {
+    int n; /* rows */
+    uint64_t revision;
+    const char *gone,
+        *pools; /* JSON arrays: ids of snapshots to be removed; pools as in the internal API. NULL: empty */
+};
+/* Everything that is assigned to the node and that it has not let go of. Notes that it was heard of. SP_E_NOT_FOUND: it never
+ * registered. */
+int node_desired(struct store *s, const char *id, struct store_result **ret_res, struct desired_list *ret,
+                 struct sp_error *err);
 int node_set_garbage(struct store *s, const char *id, uint64_t snapshots, uint64_t bytes, struct sp_error *err);
 /* All nodes: what they keep for everyone has changed. */
 int node_poke_all(struct store *s, struct sp_error *err);

@@ -57,11 +57,23 @@ int pg_count(struct store *s, const char *sql, const struct pg_args *a, uint64_t
     return 0;
 }
 
+void pg_note(struct store *s, char kind, const char *id) {
+    struct store_note *n = &s->notes[s->n_notes];
+    for (unsigned i = 0; i < s->n_notes; i++)
+        if (s->notes[i].kind == kind && strcmp(s->notes[i].id, id) == 0)
+            return; /* the database says it once, too */
+    if (s->n_notes < NOTES_MAX && text_copy(n->id, sizeof(n->id), id)) {
+        n->kind = kind;
+        s->n_notes++;
+    }
+}
+
 int pg_notify(struct store *s, char kind, const char *id, struct sp_error *err) {
     char payload[96];
     struct pg_args a = {0};
     (void)snprintf(payload, sizeof(payload), "%c%.80s", kind, id);
     pg_text(&a, payload);
+    pg_note(s, kind, id);
     return pg_queue(s, "SELECT pg_notify('space', $1)", &a, err);
 }
 

@@ -31,6 +31,8 @@ int pg_queue(struct store *s, const char *sql, const struct pg_args *a, struct s
 int pg_count(struct store *s, const char *sql, const struct pg_args *a, uint64_t *ret_rows, struct sp_error *err);
 /* Several statements of plain text at once, not prepared. */
 int pg_script(struct store *s, const char *sql, struct sp_error *err);
+/* For statements that call pg_notify() themselves: remembers it as this process's own news. */
+void pg_note(struct store *s, char kind, const char *id);
 /* pg_notify on the one channel, queued; heard when the transaction commits. Kind: 'n' node, 'o' operation, 'r' reconcile. */
 int pg_notify(struct store *s, char kind, const char *id, struct sp_error *err);
 

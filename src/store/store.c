@@ -379,8 +379,16 @@ int store_ping(struct store *s, struct sp_error *err) {
 
 /* ---- transactions ---- */
 
+const struct store_note *store_notes(const struct store *s, unsigned *ret_n, int *ret_pid) {
+    *ret_n = s->conn && s->notes_are_out ? s->n_notes : 0;
+    *ret_pid = s->conn ? PQbackendPID(s->conn) : 0;
+    return s->notes;
+}
+
 int store_begin(struct store *s, struct sp_error *err) {
     assert(!s->in_transaction);
+    s->n_notes = 0;
+    s->notes_are_out = false;
     int r = pg_queue(s, "BEGIN", NULL, err);
     if (r == 0)
         s->in_transaction = true;
@@ -397,6 +405,7 @@ int store_commit(struct store *s, struct sp_error *err) {
     if (r == 0 && res && strcmp(PQcmdStatus(res->pg), "COMMIT") != 0) /* a failed statement was overlooked */
         r = sp_error_set(err, SP_E_INTERNAL, "the transaction had failed and was rolled back");
     s->in_transaction = false;
+    s->notes_are_out = r == 0;
     return r;
 }
 
