@@ -248,6 +248,13 @@ static void test_reads_the_apic_timer(void **state) {
     assert_true(qemu_lapic_timer_masked("LVTT\t 0x000000ec active-hi edge  one-shot Fixed (vec 236)\r\nLVT0 masked\r\n",
                                         &masked));
     assert_false(masked);
+    assert_true(
+        qemu_lapic_timer_masked("LVTT\t 0x000500ec active-hi edge  masked tsc-deadline Fixed (vec 236)\r\n", &masked));
+    assert_false(masked); /* stopped, not given up */
+    assert_true(qemu_lapic_timer_masked("LVTTHMR\t 0x00010000 active-hi edge  masked Fixed (vec 0)\r\n"
+                                        "LVTT\t 0x000000ec active-hi edge  one-shot Fixed (vec 236)\r\n",
+                                        &masked));
+    assert_false(masked); /* the thermal sensor's line is another */
     assert_false(qemu_lapic_timer_masked("", &masked));
 }
 

@@ -52,13 +52,18 @@ bool qemu_event_from_qmp(const struct qmp_event *event, struct vmm_event *ret) {
     return false;
 }
 
+static bool line_has(const char *line, size_t len, const char *word) {
+    const char *at = strstr(line, word);
+    return at && at < line + len;
+}
+
 bool qemu_lapic_timer_masked(const char *text, bool *ret) {
-    const char *line = strstr(text, "LVTT"), *word;
+    const char *line = strstr(text, "LVTT\t"); /* not LVTTHMR, which comes before */
     size_t len;
     if (!line)
         return false;
     len = strcspn(line, "\r\n");
-    word = strstr(line, "masked");
-    *ret = word && word < line + len;
+    /* In deadline mode (with KVM) the kernel relies on it and masks it whenever no timer is set. */
+    *ret = line_has(line, len, "masked") && !line_has(line, len, "tsc-deadline");
     return true;
 }

@@ -21,5 +21,5 @@ int qemu_probe(const char *binary, struct deadline d, struct vmm_probe *ret, str
 /* event.c: false for QMP events nobody acts on. */
 bool qemu_event_from_qmp(const struct qmp_event *event, struct vmm_event *ret);
 enum vmm_status qemu_status_from_name(const char *name);
-/* Whether `info lapic` shows the timer's vector (LVTT) masked; false when it shows none. */
+/* Whether `info lapic` shows the timer's vector (LVTT) masked for good; false when it shows none. */
 bool qemu_lapic_timer_masked(const char *text, bool *ret);
