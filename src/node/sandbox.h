@@ -86,7 +86,8 @@ struct sandbox {
     enum vm_phase phase;       /* by its last status */
     bool identifying;          /* identify was sent */
     bool ready;                /* RUNNING, vm_ready, and the agent answers */
-    bool vm_ready;             /* by its status */
+    bool vm_ready;             /* RUNNING: by its status */
+    bool says_ready;           /* its last status, in whatever state */
     unsigned missed;           /* pings in a row without an answer of the agent */
     char vm_snapshot[ID_SIZE]; /* by its status: taken while it has stood still since */
     uint64_t streams, active_ns;

@@ -34,6 +34,8 @@ static void became_running(struct sandbox *s) {
     if (is_start)
         s->total_ms = s->adopted ? 0 : sandbox_now_ms(s) - s->began_ms;
     sandbox_set_state(s, SB_RUNNING);
+    s->vm_ready = s->says_ready;
+    update_ready(s);
     if (is_start) {
         sandbox_start_done(s);
         log_running(s);
@@ -92,6 +94,7 @@ static void take_activity(struct sandbox *s, const struct vm_status *status) {
 
 static void take_status(struct sandbox *s, const struct vm_status *status) {
     s->phase = status->phase;
+    s->says_ready = status->ready;
     if (status->generation)
         s->generation = status->generation;
     (void)text_copy(s->vm_snapshot, sizeof(s->vm_snapshot), status->snapshot);

@@ -169,6 +169,7 @@ static void take_in_status(struct spare *p, const struct vm_status *status) {
 static void on_status(void *ctx, const struct vm_status *status) {
     struct spare *p = ctx;
     p->missed = 0;
+    p->phase = status->phase;
     if (status->phase == VM_PHASE_FAILED)
         stop(p, status->message);
     else if (p->state == SPARE_RISING && p->adopted)
@@ -238,8 +239,9 @@ static void on_loaded(void *ctx, const json_t *reply, const struct sp_error *err
         stop(p, err->text);
         return;
     }
-    set_state(p, SPARE_WARMING);
-    loop_timer_start(p->timer, START_MS, 0);
+    set_state(p, p->phase == VM_PHASE_WARM ? SPARE_WARM : SPARE_WARMING); /* its word may be here before the answer */
+    if (p->state == SPARE_WARMING)
+        loop_timer_start(p->timer, START_MS, 0);
 }
 
 static bool is_well(const struct spare *p) {

@@ -32,7 +32,8 @@ struct spare {
     char key[SNAPSHOT_KEY_SIZE]; /* LOADING, WARMING, WARM; "" else */
     bool adopted;                /* made by another run of the node */
     uint64_t since_ms;
-    unsigned missed; /* pings in a row without any word */
+    enum vm_phase phase; /* by its last status */
+    unsigned missed;     /* pings in a row without any word */
     struct broker_call *call;
     struct vm_link *link;
     struct loop_timer *timer; /* a step's deadline, or the broker again */
