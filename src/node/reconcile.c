@@ -111,8 +111,9 @@ static enum reconcile_action wanted(const struct desired *d, const struct local 
         if (newer)
             return RECONCILE_START;
         return observed_is(d, "failed") ? RECONCILE_NOTHING : RECONCILE_SAY_AGAIN;
+    case LOCAL_DELETED: /* of one that had failed: its last good snapshot may be woken */
+        return newer && d->start_snapshot[0] ? RECONCILE_START : RECONCILE_NOTHING;
     case LOCAL_STOPPING:
-    case LOCAL_DELETED:
         return RECONCILE_NOTHING;
     }
     return RECONCILE_NOTHING;

@@ -123,7 +123,7 @@ const char *sandbox_step_name(enum sandbox_step step);
 
 /* ---- sandbox_start.c: the way up ---- */
 
-/* From NEW, SUSPENDED, FAILED: makes it run. */
+/* From NEW, SUSPENDED, FAILED, and DELETED once it is wanted again: makes it run. Nothing may be on the host. */
 void sandbox_start(struct sandbox *s);
 /* A start slot is free. */
 void sandbox_take_slot(struct sandbox *s);

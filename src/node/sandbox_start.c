@@ -7,7 +7,6 @@
 #include "base/text.h"
 #include "node/node.h"
 #include "node/sandbox_internal.h"
-#include <assert.h>
 #include <string.h>
 
 static bool starts_from_template(const struct sandbox *s) {
@@ -268,13 +267,12 @@ static void want_snapshot(struct sandbox *s) {
 void sandbox_start(struct sandbox *s) {
     struct fault fault = {0};
     uint64_t left;
-    if (s->state == SB_FAILED || s->state == SB_SUSPENDED) { /* another generation of it */
+    if (s->state != SB_NEW) { /* another generation of it */
         s->rebuilt = s->cold_only = false;
         s->began_ms = sandbox_now_ms(s);
         s->queue_ms = s->template_ms = s->broker_ms = s->total_ms = 0;
         sandbox_set_state(s, SB_NEW);
     }
-    assert(s->state == SB_NEW);
     s->adopted = false;
     s->start_kind = START_NONE;
     left = sandbox_left_ms(s);

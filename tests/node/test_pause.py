@@ -296,6 +296,21 @@ def test_a_failed_one_is_woken(node):
     reported(node, sandbox_id, "running", generation=3)
 
 
+def test_a_failed_one_that_was_tidied_up_is_woken(node):
+    sandbox_id, key = suspended(node)
+    node.broker.fail["vm_start"] = refuse("corrupt", "snapshot")
+    wake(node, sandbox_id, key)
+    reported(node, sandbox_id, "failed")
+    with node.control.lock:  # as control's list has failed ones
+        node.control.sandboxes[sandbox_id].update(desired="deleted")
+        node.control.changed()
+    reported(node, sandbox_id, "deleted")
+    node.broker.fail.clear()
+    node.control.sandboxes[sandbox_id]["listed"] = True
+    wake(node, sandbox_id, key)
+    reported(node, sandbox_id, "running", generation=3)
+
+
 # ---- delete
 
 @pytest.mark.parametrize("activity", ["pause", "resume", "suspend", "snapshot", "copy", "wake", "rollback"])

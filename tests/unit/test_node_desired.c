@@ -222,6 +222,8 @@ static const struct decision decisions[] = {
     {"running", "failed", 1, LOCAL_FAILED, 1, 0, RECONCILE_NOTHING},
     {"running", "creating", 2, LOCAL_FAILED, 1, 0, RECONCILE_START},
     {"running", "running", 1, LOCAL_DELETED, 1, 0, RECONCILE_NOTHING},
+    {"running", "running", 2, LOCAL_DELETED, 1, 0, RECONCILE_NOTHING},
+    {"running", "waking", 2, LOCAL_DELETED, 1, START, RECONCILE_START}, /* it had failed, and was tidied up */
 
     {"paused", "pausing", 1, LOCAL_NONE, 0, 0, RECONCILE_LOST},
     {"paused", "paused", 1, LOCAL_NONE, 0, 0, RECONCILE_LOST},
