@@ -198,9 +198,10 @@ void operate(struct vm *vm) {
     struct operation *o = &vm->operation;
     vm->deadline = deadline_in_ms(OPERATION_MS);
     run(vm);
-    operate_answer(vm);
+    /* Before the answer: whoever gets it takes the files over, and nobody else may be able to write to them. */
     for (size_t i = 0; i < REQUEST_FDS_MAX; i++)
         o->fds[i] = close_fd(o->fds[i]);
+    operate_answer(vm);
     json_decref(o->result);
     request_done(&o->request);
     *o = (struct operation){.fds = {-1, -1, -1}};
