@@ -21,7 +21,9 @@ struct identity {
     uint64_t generation;
     char sandbox_id[80];
     char machine_id[33];
-    char **env; /* one block, NULL-ended; NULL: none */
+    char hostname[65];
+    bool applied; /* some IDENTITY was */
+    char **env;   /* one block, NULL-ended; NULL: none */
 };
 
 struct agent_config {

@@ -48,6 +48,16 @@ static const char *read_values(const struct record *rec, struct fields *f, struc
     return NULL;
 }
 
+/* What is not given stays as it is. */
+static bool stays(const char *given, const char *have) {
+    return given[0] == '\0' || strcmp(given, have) == 0;
+}
+
+static bool is_same(const struct identity *have, const struct identity_values *v) {
+    return have->applied && have->generation == v->generation && stays(v->machine_id, have->machine_id) &&
+           stays(v->hostname, have->hostname) && stays(v->sandbox_id, have->sandbox_id);
+}
+
 /* What commands started from now on get. 0, or a negative errno. */
 static int take_settings(struct agent *a, const struct record *rec, const struct identity_values *v) {
     uint64_t window = record_get_u64_or(rec, TAG_OUTPUT_WINDOW, 0);
@@ -60,6 +70,9 @@ static int take_settings(struct agent *a, const struct record *rec, const struct
     free(a->identity.env);
     a->identity.env = env;
     a->identity.generation = v->generation;
+    a->identity.applied = true;
+    if (v->hostname[0])
+        (void)text_copy(a->identity.hostname, sizeof(a->identity.hostname), v->hostname);
     (void)text_copy(a->identity.sandbox_id, sizeof(a->identity.sandbox_id), v->sandbox_id);
     if (v->machine_id[0])
         (void)text_copy(a->identity.machine_id, sizeof(a->identity.machine_id), v->machine_id);
@@ -168,6 +181,7 @@ void request_identity(struct session *s, const struct record *rec) {
         return;
     }
     v.other_machine = v.machine_id[0] && strcmp(v.machine_id, a->identity.machine_id) != 0;
+    v.same = is_same(&a->identity, &v);
     r = take_settings(a, rec, &v);
     if (r < 0) {
         session_error(s, r == -ENOMEM ? "no_memory" : "invalid",
@@ -181,7 +195,7 @@ void request_identity(struct session *s, const struct record *rec) {
     s->busy = true;
     if (!a->config.hosted) {
         (void)identity_apply(&v);
-        a->identify.names = identity_hooks();
+        a->identify.names = v.same ? NULL : identity_hooks();
     }
     timer_arm(&a->loop, &a->identify.deadline, clock_monotonic_ns() + HOOKS_NS, on_deadline);
     next_hook(a);

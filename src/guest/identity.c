@@ -122,6 +122,16 @@ static unsigned set_names(const struct identity_values *v) {
     return n;
 }
 
+/* Routes that were looked up elsewhere; a kernel without the protocol has no file. */
+static void forget_network(const struct identity_values *v) {
+    static const char *const files[] = {"/proc/sys/net/ipv4/route/flush", "/proc/sys/net/ipv6/route/flush"};
+    for (size_t i = 0; v->other_machine && i < ARRAY_SIZE(files); i++) {
+        _cleanup_close_ int fd = open(files[i], O_WRONLY | O_CLOEXEC);
+        if (fd >= 0)
+            (void)!write(fd, "1\n", 2);
+    }
+}
+
 static unsigned write_generation(const struct identity_values *v) {
     char line[96];
     unsigned n = 0;
@@ -140,7 +150,10 @@ unsigned identity_apply(const struct identity_values *v) {
     if (mkdir(RUN_DIR, 0755) < 0 && errno != EEXIST)
         n += failed(RUN_DIR);
     n += feed_entropy(v->entropy, v->entropy_len);
+    if (v->same)
+        return n;
     n += set_names(v);
+    forget_network(v);
     return n + write_generation(v);
 }
 

@@ -15,6 +15,7 @@ struct identity_values {
     const char *hostname;   /* "" : leave */
     const char *machine_id; /* "" : leave */
     const char *sandbox_id; /* "" : leave */
+    bool same;              /* as the last one: only time has passed, so clock and entropy and nothing else */
     bool other_machine;     /* the machine id differs from the last one: a new boot id too */
 };
 

@@ -36,6 +36,12 @@ static bool control_send(struct vm *vm, struct control *c, const char *text) {
     return false;
 }
 
+/* An answer is not kept: whoever does not take it now is disconnected. */
+static void control_answer(struct vm *vm, struct control *c, const char *text) {
+    if (!control_send(vm, c, text) && c->fd >= 0 && errno == EAGAIN)
+        control_close(vm, c, "does not read its answers");
+}
+
 static void control_flush(struct vm *vm, struct control *c) {
     _cleanup_free_ char *status = NULL;
     if (c->fd < 0 || !c->wants_status)
@@ -79,8 +85,8 @@ void control_tell(struct vm *vm, uint64_t serial, json_t *event) {
     struct control *c = control_find(vm, serial);
     _cleanup_free_ char *text = json_print(event);
     json_decref(event);
-    if (c && !control_send(vm, c, text) && c->fd >= 0)
-        control_close(vm, c, "does not read its answers");
+    if (c)
+        control_answer(vm, c, text);
 }
 
 void control_accept(struct vm *vm) {
@@ -112,8 +118,7 @@ static void request_console(struct vm *vm, struct control *c) {
     (void)text_base64(encoded, tail, n);
     reply = json_pack("{s:s, s:s, s:I}", "event", "console", "data", encoded, "total", (json_int_t)vm->console.total);
     text = json_print(reply);
-    if (!control_send(vm, c, text) && c->fd >= 0)
-        control_close(vm, c, "does not read its answers");
+    control_answer(vm, c, text);
 }
 
 static void refuse(struct vm *vm, const struct control *c, const struct request *r, const char *code,
@@ -296,7 +301,6 @@ void control_ping_tick(struct vm *vm) {
         if (!c->wants_pong)
             continue;
         c->wants_pong = false;
-        if (!control_send(vm, c, text) && c->fd >= 0)
-            control_close(vm, c, "does not read its answers");
+        control_answer(vm, c, text);
     }
 }

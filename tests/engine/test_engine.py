@@ -36,6 +36,18 @@ def test_engine(kernel):
     run("vm-engine-test", kernel)
 
 
+@pytest.mark.parametrize("kernel", ["stock", "lean"])
+def test_lifecycle(kernel):
+    """Pause and resume with streams open, blanks and warm spares."""
+    run("vm-lifecycle-test", kernel)
+
+
+@pytest.mark.parametrize("kernel", ["stock", "lean"])
+def test_snapshots(kernel):
+    """Snapshots of running VMs: their cost, their contents, and given up at every step."""
+    run("vm-snapshot-test", kernel)
+
+
 def test_disk_full():
     """A full host disk stops the VM, which goes on by itself when there is room again; nothing the guest wrote is lost."""
     run("vm-disk-full-test", "lean" if (KERNELS / "lean/kernel.json").exists() else "stock", "--store-mib", "1600")

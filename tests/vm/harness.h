@@ -74,7 +74,8 @@ struct harness_snapshot {
     long pages, stall_us;
     double total_ms, ahead_ms; /* ahead: until `copied` */
 };
-/* Where the exchange is given up: NULL or "connected", "copied", "stopped", "gone" (after snapshot_go was sent). */
+/* Where the exchange is given up: NULL or "connected", "copied", "stopped", "gone" (after snapshot_go was sent); or
+ * the VMM is "killed while it runs" (after copied) or "killed while it stands". */
 void harness_take_snapshot(const struct harness *h, struct harness_vm *vm, const char *base, const char *name,
                            const char *then, const char *give_up, struct harness_snapshot *ret);
 
@@ -89,7 +90,7 @@ pid_t harness_vmm_pid(const struct harness_vm *vm);
 json_t *harness_request(struct harness_vm *vm, const char *request, const char *event, unsigned timeout_ms);
 /* Any message, with descriptors, which stay the caller's; takes it over. */
 void harness_send(struct harness_vm *vm, json_t *message, const int *fds, size_t n_fds);
-/* The next event of that name whose `seq` is it (negative: any); NULL when time is up or the connection ends. */
+/* The next event of that name (NULL: any) whose `seq` is it (negative: any); NULL when time is up or the connection ends. */
 json_t *harness_wait_event(struct harness_vm *vm, const char *event, long seq, unsigned timeout_ms);
 /* A lifecycle request and its `done`; takes the request (without seq) over. NULL: none came. */
 json_t *harness_operate(struct harness_vm *vm, json_t *request, const int *fds, size_t n_fds);

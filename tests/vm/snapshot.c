@@ -5,6 +5,7 @@
 #include "base/text.h"
 #include "harness.h"
 #include <fcntl.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -28,12 +29,13 @@ static void take_error(const json_t *done, struct harness_snapshot *s) {
 /* The next step's event, or `done` instead of it. */
 static bool wait_step(struct harness_vm *vm, const char *step, struct harness_snapshot *s) {
     for (;;) {
-        _cleanup_json_ json_t *event = harness_wait_event(vm, "snapshot", -1, 60000);
-        if (!event) {
-            take_error(NULL, s);
+        _cleanup_json_ json_t *event = harness_wait_event(vm, NULL, -1, 60000);
+        const char *name = json_string_value(json_object_get(event, "event"));
+        if (!event || is(name, "done")) {
+            take_error(event, s);
             return false;
         }
-        if (is(json_string_value(json_object_get(event, "step")), step))
+        if (is(name, "snapshot") && is(json_string_value(json_object_get(event, "step")), step))
             return true;
     }
 }
@@ -73,6 +75,8 @@ static void exchange(const struct harness *h, struct harness_vm *vm, long seq, c
         hang_up(vm, s);
         return;
     }
+    if (is(give_up, "killed while it runs"))
+        (void)kill(harness_vmm_pid(vm), SIGKILL);
     int fd = open(harness_path(disk, "%s/disk.img", vm->dir), O_RDONLY | O_CLOEXEC);
     (void)fdatasync(fd);
     (void)close(fd);
@@ -83,6 +87,8 @@ static void exchange(const struct harness *h, struct harness_vm *vm, long seq, c
         hang_up(vm, s);
         return;
     }
+    if (is(give_up, "killed while it stands"))
+        (void)kill(harness_vmm_pid(vm), SIGKILL);
     harness_reflink(disk, harness_path(copy, "%s/disk.img", s->dir), 0600, h->uid);
     say(vm, "snapshot_go", seq);
     if (is(give_up, "gone")) {

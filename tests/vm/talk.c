@@ -123,8 +123,9 @@ json_t *harness_wait_event(struct harness_vm *vm, const char *event, long seq, u
     for (;;) {
         json_t *message = next_event(vm, d);
         const json_t *number = json_object_get(message, "seq");
-        if (!message || (strcmp(json_string_value(json_object_get(message, "event")), event) == 0 &&
-                         (seq < 0 || json_integer_value(number) == seq)))
+        if (!message || !event ||
+            (strcmp(json_string_value(json_object_get(message, "event")), event) == 0 &&
+             (seq < 0 || json_integer_value(number) == seq)))
             return message;
         json_decref(message);
     }

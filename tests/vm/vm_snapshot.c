@@ -161,6 +161,19 @@ static void check_all(struct harness *h, const char *snapshot) {
     check(harness_stop(&vm) == 0, "space-vm ends when told to", NULL);
 }
 
+static void check_death(struct harness *h, const char *snapshot) {
+    static const char *const when[] = {"killed while it runs", "killed while it stands"};
+    for (size_t i = 0; i < ARRAY_SIZE(when); i++) {
+        struct harness_vm vm;
+        struct harness_snapshot s;
+        start_clone(h, &vm, snapshot);
+        harness_take_snapshot(h, &vm, snapshot, "killed", "resume", when[i], &s);
+        check(!s.ok && harness_wait_state(&vm, "failed", 5000), when[i], s.code);
+        check(strcmp(s.code, "vmm_killed") == 0, "which is its answer", s.code);
+        (void)harness_stop(&vm);
+    }
+}
+
 static void check_compared(struct harness *h, const char *snapshot) {
     struct harness_vm vm;
     start_clone(h, &vm, snapshot);
@@ -173,6 +186,7 @@ int main(int argc, char **argv) {
     harness_init(&h, argc, argv);
     const char *snapshot = harness_snapshot(&h, false);
     check_all(&h, snapshot);
+    check_death(&h, snapshot);
     h.no_userfaultfd = true; /* as on an older kernel: pages are compared instead */
     check_compared(&h, snapshot);
     return tap_done();
