@@ -100,10 +100,12 @@ def values(api, sandbox, program, *args, **kw):
     return json.loads(python(api, sandbox, program, *args, **kw))
 
 
-def count(api, sandbox):
-    """The number that COUNTER has come to."""
-    for _ in range(20):  # it is being rewritten: an empty file is looked at again
-        text = read(api, sandbox, "/tmp/counter")
+def count(api, sandbox, timeout=30):
+    """The number that COUNTER has come to. The file is there once the program has started, and empty while it is rewritten."""
+    end = time.monotonic() + timeout
+    while True:
+        text = api.run(sandbox, ["cat", "/tmp/counter"]).stdout.decode()
         if text:
             return int(text)
-    raise AssertionError("the counter's file stays empty")
+        assert time.monotonic() < end, "the counter's file stays empty"
+        time.sleep(0.05)
