@@ -58,7 +58,7 @@ int snapshot_read_manifest(int dir, const char *key, json_t **ret, struct sp_err
     if (r == 0)
         r = json_get_u64(obj, "", "format", SNAPSHOT_FORMAT, SNAPSHOT_FORMAT, &format, err);
     if (r == 0)
-        r = json_get_string(obj, "", "key", BROKER_KEY_SIZE - 1, BROKER_KEY_SIZE - 1, &named, err);
+        r = json_get_string(obj, "", "key", 1, BROKER_KEY_SIZE - 1, &named, err);
     if (r == 0 && strcmp(named, key) != 0)
         r = sp_error_set(err, SP_E_CORRUPT, "its manifest is that of %s", named);
     if (r == 0)
