@@ -72,6 +72,23 @@ int pool_delete(struct store *s, const char *id, struct sp_error *err) {
     return changed(s, id, r, n, err);
 }
 
+int pools_follow_tag(struct store *s, const char *owner, const char *name, const char *tag, struct sp_error *err) {
+    struct pg_args a = {0};
+    uint64_t n = 0;
+    pg_text(&a, owner);
+    pg_text(&a, name);
+    pg_text(&a, tag);
+    int r = pg_count(s,
+                     "UPDATE pools p SET template_id = t.id, digest = t.digest FROM template_tags g "
+                     "JOIN templates t ON t.id = g.template_id WHERE g.owner = $1 AND g.name = $2 AND g.tag = $3 "
+                     "AND p.template_name = $2 AND p.template_tag = $3 AND p.digest <> t.digest "
+                     "AND EXISTS (SELECT 1 FROM templates o WHERE o.id = p.template_id AND o.owner = $1) "
+                     "AND NOT EXISTS (SELECT 1 FROM pools q WHERE q.digest = t.digest AND q.vcpus = p.vcpus "
+                     "AND q.memory_mib = p.memory_mib)",
+                     &a, &n, err);
+    return r < 0 || n == 0 ? r : node_poke_all(s, err);
+}
+
 int pool_report(struct store *s, const char *node_id, const struct pool_report *r, struct sp_error *err) {
     struct pg_args a = {0};
     pg_text(&a, r->pool_id);

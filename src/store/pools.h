@@ -22,6 +22,9 @@ void pool_row(const struct store_result *res, int row, struct pool *ret);
 int pool_resize(struct store *s, const char *id, uint64_t size, struct sp_error *err);
 int pool_delete(struct store *s, const char *id, struct sp_error *err);
 
+/* A tag was moved: pools that were made by it go with it, unless there is one of that release already. */
+int pools_follow_tag(struct store *s, const char *owner, const char *name, const char *tag, struct sp_error *err);
+
 struct pool_report {
     const char *pool_id;
     uint64_t warm, filling, target, hits, misses;

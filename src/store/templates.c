@@ -3,6 +3,7 @@
 #include "store/templates.h"
 #include "base/text.h"
 #include "store/pg.h"
+#include "store/pools.h"
 
 #define COLUMNS                                                                                                        \
     "t.id, t.owner, t.name, t.digest, t.manifest, t.size_bytes, " PG_MS("t.created_at") ", " PG_US(                    \
@@ -200,7 +201,7 @@ int template_tag_set(struct store *s, const char *owner, const char *name, const
                  &a, &n, err);
     if (r == 0 && n == 0)
         return sp_error_set(err, SP_E_NOT_FOUND, "template %s has no such release", name);
-    return r;
+    return r < 0 ? r : pools_follow_tag(s, owner, name, tag, err);
 }
 
 int template_tag_delete(struct store *s, const char *owner, const char *name, const char *tag, struct sp_error *err) {

@@ -46,6 +46,16 @@ def test_pool(setup):
     assert listed(node) == [] and api.get("/v1/pools").json["items"] == []
 
 
+def test_a_pool_follows_its_tag(setup):
+    w, node, api = setup
+    pool = api.post("/v1/pools", {"template": "seed:latest", "size": 1}).json
+    fixed = api.post("/v1/pools", {"template": f"seed@{pool['template']['digest']}", "size": 1, "resources": {"vcpus": 2}}).json
+    w.seed(shared=True, digest="b" * 64)
+    shown = {p["id"]: p["template"]["digest"] for p in api.get("/v1/pools").json["items"]}
+    assert shown == {pool["id"]: "b" * 64, fixed["id"]: pool["template"]["digest"]}
+    assert {p["pool_id"]: p["template"]["digest"] for p in listed(node)} == shown
+
+
 def test_limits(setup):
     w, node, api = setup
     assert api.post("/v1/pools", {"template": "nope", "size": 1}).code == "template_not_found"
