@@ -18,10 +18,10 @@
 static int put_snapshot(struct request *rq, json_t *o, const char *id) {
     _cleanup_result_ struct store_result *res = NULL;
     struct snapshot x;
-    int r = id ? snapshot_get(rq->db, id, rq->auth.tenant_id, false, &res, &x, &rq->err) : -SP_E_NOT_FOUND;
+    int r = snapshot_get(rq->db, id ? id : "", rq->auth.tenant_id, false, &res, &x, &rq->err);
     if (r == 0)
         put_new(o, "snapshot", render_snapshot(&x));
-    return r;
+    return request_map(rq, r, SP_E_NOT_FOUND, PROBLEM_GONE, ""); /* removed since */
 }
 
 static void put_children(json_t *o, const char *text) {

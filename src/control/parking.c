@@ -100,7 +100,8 @@ void parking_add(struct request *rq) {
         loop_timer_start(p->timer, TICK_MS, TICK_MS);
     update_gauge(p, rq->c);
     exchange_set_events(rq->x, &events, rq);
-    if (has_news(p, rq))
+    /* A kept answer is as old as it may be. */
+    if (rq->is_replay || has_news(p, rq))
         look(rq);
 }
 

@@ -23,17 +23,19 @@ int lifecycle_take_outbox(struct store *s, struct store_result **ret_res, int *r
 int lifecycle_find_work(struct store *s, struct store_result **ret_res, int *ret_n, struct sp_error *err) {
     struct pg_args a = {0};
     pg_int(&a, WORK_MAX);
-    int r = pg_run(s,
-                   "SELECT id FROM sandboxes WHERE (state = 'creating' AND node_id IS NULL) "
-                   "OR (state = 'deleting' AND (node_id IS NULL OR released_at IS NOT NULL)) "
-                   "OR id IN (SELECT sandbox_id FROM operations WHERE state IN ('pending', 'running') "
-                   "AND deadline_at <= now()) "
-                   "OR (state = 'creating' AND start_snapshot_id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM snapshots x "
-                   "WHERE x.id = start_snapshot_id AND x.state IN ('creating', 'ready'))) "
-                   "OR operation_id IN (SELECT id FROM operations f WHERE kind = 'fork' "
-                   "AND state IN ('pending', 'running') AND NOT EXISTS (SELECT 1 FROM operations c "
-                   "WHERE c.fork_id = f.id AND c.state IN ('pending', 'running'))) ORDER BY created_at, id LIMIT $1",
-                   &a, ret_res, err);
+    int r =
+        pg_run(s,
+               /* Each part by a partial index of what is on its way, however many rows are at rest. */
+               "SELECT id FROM (SELECT id, created_at AS at FROM sandboxes WHERE state IN ('creating', 'deleting') "
+               "AND ((state = 'creating' AND node_id IS NULL) "
+               "OR (state = 'deleting' AND (node_id IS NULL OR released_at IS NOT NULL)) "
+               "OR (state = 'creating' AND start_snapshot_id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM snapshots x "
+               "WHERE x.id = start_snapshot_id AND x.state IN ('creating', 'ready')))) "
+               "UNION ALL SELECT sandbox_id, accepted_at FROM operations f WHERE state IN ('pending', 'running') "
+               "AND (deadline_at <= now() OR (kind = 'fork' AND NOT EXISTS (SELECT 1 FROM operations c "
+               "WHERE c.fork_id = f.id AND c.state IN ('pending', 'running'))))) w GROUP BY id ORDER BY min(at), id "
+               "LIMIT $1",
+               &a, ret_res, err);
     if (r == 0)
         *ret_n = pg_rows(*ret_res);
     return r;

@@ -4,14 +4,34 @@
 #include "base/json.h"
 #include "fuzz.h"
 #include "model/ids.h"
+#include "model/policy.h"
 #include "model/requests.h"
 #include "model/scopes.h"
 #include <string.h>
 
+/* What is kept of a lifecycle says the same when it is read again. */
+static void check_lifecycle(const json_t *fields) {
+    struct lifecycle_policy p = lifecycle_policy_default(), again = {0};
+    struct policy_view view = {.state = SANDBOX_RUNNING, .now_ms = 1ll << 42, .born_ms = 1, .active_ms = 1};
+    if (request_check_lifecycle(fields, NULL) < 0)
+        return;
+    lifecycle_policy_merge(&p, fields);
+    json_t *printed = lifecycle_policy_print(&p);
+    lifecycle_policy_merge(&again, printed);
+    if (!p.checkpoint_s) /* its tiers are not kept then */
+        p.keep_last = again.keep_last, p.keep_hourly = again.keep_hourly, p.keep_daily = again.keep_daily;
+    FUZZ_CHECK(memcmp(&p, &again, sizeof(p)) == 0);
+    FUZZ_CHECK(policy_decide(&p, &view).acts == (lifecycle_policy_idle_s(&p) || p.max_life_s || p.checkpoint_s));
+    json_decref(printed);
+}
+
 static void check_create(const json_t *body) {
     struct template_ref ref;
-    if (validate_body(&request_sandbox_create, body, NULL) == 0)
-        FUZZ_CHECK(template_ref_parse(json_string_value(json_object_get(body, "template")), &ref));
+    const char *template = json_string_value(json_object_get(body, "template"));
+    if (validate_body(&request_sandbox_create, body, NULL) < 0)
+        return;
+    FUZZ_CHECK(!template || template_ref_parse(template, &ref));
+    check_lifecycle(json_object_get(body, "lifecycle"));
 }
 
 static void check_scopes(const json_t *body) {

@@ -45,6 +45,7 @@ ALTER TABLE operations
     ADD COLUMN timings text,                -- as the node said, JSON
     ADD COLUMN start_kind text CHECK (start_kind IN ('warm', 'blank', 'cold'));
 CREATE INDEX operations_fork ON operations (fork_id) WHERE fork_id IS NOT NULL;
+CREATE INDEX sandboxes_settled ON sandboxes (active_at) WHERE state IN ('running', 'paused', 'suspended', 'failed');
 
 -- They outlive their sandbox, so nothing here refers to its row.
 CREATE TABLE snapshots (
