@@ -215,6 +215,8 @@ static void control_request(struct vm *vm, struct control *c) {
     int fds[REQUEST_FDS_MAX] = {-1, -1, -1};
     size_t n_fds = 0;
     ssize_t n = control_receive(c, text, sizeof(text), fds, &n_fds);
+    if (n < 0 && errno == ECONNRESET) /* gone without reading what we said; what it said is there behind the error */
+        n = control_receive(c, text, sizeof(text), fds, &n_fds);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return;
     if (n == 0 || (n < 0 && errno == ECONNRESET))

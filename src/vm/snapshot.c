@@ -11,6 +11,7 @@
 
 #define ROUNDS_MAX 4        /* of copying while it runs */
 #define ROUND_ENOUGH 256    /* pages: fewer are worth no further round */
+#define DEATH_MS 200        /* from memory that cannot be read to a process that can be reaped */
 #define HANDSHAKE_MS 120000 /* the broker writes files back meanwhile */
 
 struct job {
@@ -21,7 +22,12 @@ struct job {
     uint64_t since;
 };
 
+/* A copy that failed. The memory of a VMM that has died reads as nothing, and its death says more. */
 static bool failed(struct vm *vm, const struct sp_error *err) {
+    if (err->code != SP_E_NO_SPACE && vmm_wait_end(vm, deadline_in_ms(DEATH_MS))) {
+        vmm_fail_dead(vm);
+        return false;
+    }
     return operate_refuse(vm, err->code == SP_E_NO_SPACE ? "no_space" : "io", "%s", err->text);
 }
 
