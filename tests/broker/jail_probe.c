@@ -414,8 +414,9 @@ static bool next_is(int sock, const char *want) {
 }
 
 /* Memory comes read-write, device state write-only; the disk is the VM's own. */
-static void snapshot(int sock, const char *seq, const char *key, bool stop, const int *fds) {
+static bool snapshot(int sock, const char *seq, const char *key, bool stop, const int *fds) {
     unsigned n = ++vm.snapshots;
+    bool stays = false;
     char text[64];
 
     (void)snprintf(text, sizeof(text), "snapshot %u", n);
@@ -424,6 +425,7 @@ static void snapshot(int sock, const char *seq, const char *key, bool stop, cons
         tell(sock,
              "{\"event\":\"done\",\"seq\":%s,\"ok\":false,\"error\":{\"code\":\"guest_busy\",\"message\":\"not now\"}}",
              seq);
+        stays = true;
         goto out;
     }
     if (behaves("garbage")) {
@@ -450,10 +452,11 @@ static void snapshot(int sock, const char *seq, const char *key, bool stop, cons
     (void)snprintf(vm.snapshot, sizeof(vm.snapshot), "%s", key);
     tell(sock, "{\"event\":\"done\",\"seq\":%s,\"ok\":true,\"pages\":2,\"ranges_file_bytes\":8192,\"stall_us\":1234}",
          seq);
-    return;
+    return true;
 out:
     for (size_t i = 0; i < 2; i++)
         (void)close(fds[i]);
+    return stays;
 }
 
 /* false: the connection is to be closed. */
@@ -475,10 +478,8 @@ static bool on_request(int sock, const char *data, const int *fds, size_t n_fds)
         tell(sock, "{\"event\":\"done\",\"seq\":%s,\"ok\":true}", seq);
         return true;
     }
-    if (strcmp(request, "snapshot") == 0 && n_fds == 2) {
-        snapshot(sock, seq, key, strcmp(then, "stop") == 0, fds);
-        return true;
-    }
+    if (strcmp(request, "snapshot") == 0 && n_fds == 2)
+        return snapshot(sock, seq, key, strcmp(then, "stop") == 0, fds);
     if (strcmp(request, "snapshot_committed") == 0) {
         (void)snprintf(vm.committed, sizeof(vm.committed), "%s", key);
         tell(sock, "{\"event\":\"done\",\"seq\":%s,\"ok\":true}", seq);

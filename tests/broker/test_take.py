@@ -1,0 +1,293 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Promise: a snapshot of a live VM is complete and durable or is not there; what it shares with its base is not read again; whatever is cut
+off leaves the VM as it was and nothing on the host."""
+
+import json
+import os
+import stat
+import time
+
+import pytest
+
+from driver import MIB, Broker, Refused, UID_BASE, alive, vm_id
+from lib import hostdiff
+from lib.sizes import size
+from test_faults import left, look, restart
+from test_seal import pieces, refused, tamper
+
+STEPS = ["begin", "clone", "flush", "ask", "base", "copy", "copied", "stop", "stopped", "disk", "own", "hash", "fsync", "manifest", "publish",
+         "record", "committed"]
+
+
+def clone(broker):
+    return broker.start_vm(broker.image_template, snapshot=broker.image_key)
+
+
+def path_of(broker, key):
+    return broker.state / "store" / "snapshots" / key
+
+
+def names(broker):
+    return sorted(os.listdir(broker.state / "store" / "snapshots"))
+
+
+def test_take(broker):
+    vm = clone(broker)
+    broker.tell(vm["id"], "write 7")
+    key, reply = broker.take(vm)
+    assert reply["existed"] is False and reply["pages"] == 2 and reply["stall_us"] == 1234
+    path = path_of(broker, key)
+    assert sorted(os.listdir(path)) == ["devices", "disk.img", "disk.img.pieces", "manifest.json", "memory", "memory.pieces"]
+    for name in os.listdir(path):
+        st = (path / name).stat()
+        assert (st.st_uid, st.st_gid, stat.S_IMODE(st.st_mode)) == (0, 0, 0o444), name
+    memory, disk = (path / "memory").read_bytes(), (path / "disk.img").read_bytes()
+    base = (path_of(broker, broker.image_key) / "memory").read_bytes()
+    assert memory[MIB:MIB + 10] == b"snapshot 1" and memory[MIB + 8192:MIB + 8202] == b"snapshot 1"
+    assert memory[:MIB] == base[:MIB] and memory[2 * MIB:] == base[2 * MIB:]
+    assert disk[7 * 256 * 1024:][:6] == b"disk 7" and disk[8192:8212] == b"written by the guest"
+    for name, data in (("memory", memory), ("disk.img", disk)):
+        assert (path / (name + ".pieces")).read_bytes() == pieces(data), name
+    manifest = json.loads((path / "manifest.json").read_text())
+    assert manifest["base"] == broker.image_key and manifest["node"] == {"n": 1} and manifest["template"] == broker.image_template
+    assert manifest["memory_mib"] == 64 and manifest["format"] == 2
+    assert reply["pieces_hashed"] <= 2 + 2  # what was written, and no more
+    assert reply["exclusive_bytes"] < MIB < reply["disk_bytes"]
+    assert broker.state_of(vm["id"]) == {"paused": False, "snapshots": 1, "snapshot": key, "committed": key}
+    print(reply["timings_us"])
+
+
+def test_again_by_name(broker):
+    vm = clone(broker)
+    key, first = broker.take(vm)
+    _, again = broker.take(vm, key)
+    assert again["existed"] and again["memory_bytes"] == first["memory_bytes"] and broker.state_of(vm["id"])["snapshots"] == 1
+    broker.client.call("vm_stop", id=vm["id"])
+    assert broker.take(vm, key)[1]["existed"]  # the VM is gone and it is still there
+    refused("not_found", broker.take, vm)
+
+
+def test_suspend_and_wake(broker):
+    vm = clone(broker)
+    key, _ = broker.take(vm, then="stop")
+    assert broker.state_of(vm["id"])["paused"]
+    broker.client.call("vm_stop", id=vm["id"])
+    woken = broker.start_vm(broker.image_template, snapshot=key)
+    key2, _ = broker.take(woken)
+    assert json.loads((path_of(broker, key2) / "manifest.json").read_text())["base"] == key
+    assert (path_of(broker, key2) / "memory").read_bytes()[MIB:MIB + 10] == b"snapshot 1"
+
+
+def test_a_chain_is_checked_and_any_of_it_removable(broker):
+    """Every one depends on nothing but its own files; the base of a live VM alone is in use."""
+    vm = clone(broker)
+    keys = [broker.take(vm)[0] for _ in range(4)]
+    for key in keys[:3]:
+        broker.client.call("snapshot_remove", snapshot=key)
+    refused("conflict", broker.client.call, "snapshot_remove", snapshot=keys[3])
+    broker.stop()
+    broker.start()
+    refused("conflict", broker.client.call, "snapshot_remove", snapshot=keys[3])
+    assert [s["snapshot"] for s in broker.client.call("snapshot_list")["snapshots"]] == [keys[3]]
+    key, reply = broker.take(vm)
+    assert (path_of(broker, key) / "memory.pieces").read_bytes() == pieces((path_of(broker, key) / "memory").read_bytes())
+    assert reply["pieces_hashed"] <= 2
+    broker.client.call("vm_stop", id=vm["id"])
+    other = broker.start_vm(broker.image_template, snapshot=key)  # hashed whole: of another broker's life
+    assert alive(other["pid"])
+    broker.client.call("snapshot_remove", snapshot=keys[3])
+
+
+def test_snapshot_that_was_changed_is_not_loaded(broker):
+    vm = clone(broker)
+    key, _ = broker.take(vm)
+    broker.client.call("vm_stop", id=vm["id"])
+    broker.stop()
+    tamper(path_of(broker, key) / "memory", 5 * MIB, b"x")
+    broker.start()
+    refused("corrupt", broker.start_vm, broker.image_template, snapshot=key)
+    refused("corrupt", broker.client.call, "snapshot_copy", snapshot=key, to=vm_id("snp"))
+
+
+def test_refused(broker):
+    vm = clone(broker)
+    broker.tell(vm["id"], "behave refuse")
+    error = refused("guest", broker.take, vm)
+    assert error["field"] == "guest_busy" and "not now" in error["text"]
+    for how, code in (("garbage", "invalid"), ("die", "vmm"), ("no_devices", "vmm"), ("keep", "conflict")):
+        broker.tell(vm["id"], "behave " + how)
+        error = refused(code, broker.take, vm)
+        assert error["text"], how
+    assert names(broker) == [broker.image_key]
+    assert not broker.state_of(vm["id"])["committed"]
+    broker.take(vm)
+    blank, boot = broker.blank(), broker.start_vm(broker.image_template, mode="template_boot")
+    refused("conflict", broker.take, blank)
+    refused("conflict", broker.take, boot)
+
+
+@pytest.fixture
+def stalling(broker):
+    """Snapshots stand still in the middle: broker.stall(ms)."""
+    def stall(ms):
+        broker.stop()
+        broker.start("snapshot.copied:sleep=%d" % ms)
+    broker.stall = stall
+    yield broker
+    broker.stop()
+    broker.start()
+
+
+def test_one_at_a_time(stalling):
+    broker = stalling
+    broker.stall(4000)
+    a, b = clone(broker), clone(broker)
+    key = vm_id("snp")
+    ask = dict(id=a["id"], snapshot=key, then="resume", manifest={})
+    seq = broker.client.send("vm_snapshot", **ask)
+    began = time.monotonic()
+    refused("conflict", broker.take, a)
+    refused("conflict", broker.take, b, key)
+    refused("conflict", broker.client.call, "snapshot_copy", snapshot=broker.image_key, to=key)
+    other = broker.client.send("vm_snapshot", **{**ask, "id": b["id"], "snapshot": vm_id("snp")})  # beside it
+    broker.client.call("stat")
+    assert time.monotonic() - began < 3.9
+    broker.client.reply(seq), broker.client.reply(other)
+    assert time.monotonic() - began < 7.9
+
+
+def test_a_stop_does_not_wait_for_a_long_snapshot(stalling):
+    broker = stalling
+    broker.stall(60000)
+    vm = clone(broker)
+    seq = broker.client.send("vm_snapshot", id=vm["id"], snapshot=vm_id("snp"), then="resume", manifest={})
+    time.sleep(1)
+    began = time.monotonic()
+    assert broker.client.call("vm_stop", id=vm["id"]) == {"existed": True}
+    assert time.monotonic() - began < 8
+    refused("timeout", broker.client.reply, seq)
+    assert names(broker) == [broker.image_key]
+
+
+def test_copy_stat_list(broker):
+    vm = clone(broker)
+    key, _ = broker.take(vm)
+    to = vm_id("snp")
+    reply = broker.client.call("snapshot_copy", snapshot=key, to=to)
+    assert reply["existed"] is False and reply["exclusive_bytes"] < 64 * 1024  # all of it shared; what is inline counts as its own
+    assert broker.client.call("snapshot_copy", snapshot=key, to=to)["existed"] is True
+    stats = broker.client.call("snapshot_stat", snapshot=key)
+    assert stats["shared_bytes"] > stats["exclusive_bytes"] and stats["memory_bytes"] > 0
+    rows = broker.client.call("snapshot_list")
+    assert [r["snapshot"] for r in rows["snapshots"]] == sorted([key, to]) and rows["more"] is False
+    assert [r["snapshot"] for r in broker.client.call("snapshot_list", after=sorted([key, to])[0])["snapshots"]] == [sorted([key, to])[1]]
+    broker.client.call("vm_stop", id=vm["id"])
+    broker.client.call("snapshot_remove", snapshot=key)
+    woken = broker.start_vm(broker.image_template, snapshot=to)
+    assert broker.take(woken)[1]["pieces_hashed"] <= 2
+    refused("not_found", broker.client.call, "snapshot_copy", snapshot=key, to=vm_id("snp"))
+    refused("not_found", broker.client.call, "snapshot_stat", snapshot=key)
+    copied = vm_id("snp")
+    broker.client.call("snapshot_copy", snapshot=broker.image_key, to=copied, manifest={"other": 1})
+    assert json.loads((path_of(broker, copied) / "manifest.json").read_text())["node"] == {"other": 1}
+
+
+def test_template_goes_and_its_sandboxes_snapshots_stay(broker):
+    template, key = broker.image()
+    vm = broker.start_vm(template, snapshot=key)
+    mine, _ = broker.take(vm)
+    broker.client.call("vm_stop", id=vm["id"])
+    broker.client.call("template_remove", template=template)
+    assert mine in names(broker) and key not in names(broker)
+    woken = broker.start_vm(template, snapshot=mine)
+    assert broker.report(woken["id"])["stub_pid"] == 2
+
+
+@pytest.fixture(scope="module")
+def faulty():
+    b = Broker(uid_base=UID_BASE + 50000)
+    try:
+        b.start()
+        b.image_template, b.image_key = b.image()
+        b.before = look(b)
+        yield b
+    finally:
+        if b.process.poll() is None:
+            b.stop()
+        b.start()
+        b.remove()
+
+
+FAULTS = [(s, a) for s in STEPS for a in ("error", "enospc", "kill")]
+CODES = {"error": "io", "enospc": "no_space", "kill": "internal"}
+
+
+@pytest.mark.parametrize("step,action", size([f for i, f in enumerate(FAULTS) if i % 3 == i // 3 % 3], FAULTS))
+def test_taking_fails(faulty, step, action):
+    restart(faulty, "snapshot.%s:%s" % (step, action))
+    vm = clone(faulty)
+    running = look(faulty)
+    key = vm_id("snp")
+    try:
+        faulty.take(vm, key)
+        code = None
+    except Refused as e:
+        code = e.args[0]
+    done = step == "committed" or (step == "record" and action == "kill")  # it was durable by then
+    assert code == (None if done else CODES[action])
+    assert names(faulty) == sorted([faulty.image_key] + [key] * done)
+    if not done:
+        assert not hostdiff.diff(running, look(faulty))
+    faulty.tell(vm["id"], "write 3")
+    assert not faulty.state_of(vm["id"])["paused"]
+    restart(faulty)
+    key2, reply = faulty.take(vm)  # as if nothing had been
+    assert (path_of(faulty, key2) / "memory.pieces").read_bytes() == pieces((path_of(faulty, key2) / "memory").read_bytes())
+    assert json.loads((path_of(faulty, key2) / "manifest.json").read_text())["base"] == \
+        (key if done and step == "committed" else faulty.image_key)
+    faulty.stop_all()
+    assert not left(faulty)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_broker_dies_while_taking(faulty, step):
+    restart(faulty, "snapshot.%s:kill_broker" % step)
+    vm = clone(faulty)
+    key = vm_id("snp")
+    faulty.client.send("vm_snapshot", id=vm["id"], snapshot=key, then="resume", manifest={})
+    faulty.wait_dead()
+    faulty.start()
+    done = step in ("record", "committed")
+    assert names(faulty) == sorted([faulty.image_key] + [key] * done)
+    assert alive(vm["pid"]) and faulty.state_of(vm["id"])["paused"] is False
+    assert faulty.take(vm, key)[1]["existed"] == done
+    faulty.stop_all()
+    assert not left(faulty)
+
+
+@pytest.mark.parametrize("action", ["error", "enospc", "kill", "kill_broker"])
+@pytest.mark.parametrize("step", ["begin", "file", "manifest", "publish"])
+def test_copying_fails(faulty, step, action):
+    restart(faulty, "copy.%s:%s" % (step, action))
+    to = vm_id("snp")
+    seq = faulty.client.send("snapshot_copy", snapshot=faulty.image_key, to=to)
+    if action == "kill_broker":
+        faulty.wait_dead()
+    else:
+        refused(CODES[action], faulty.client.reply, seq)
+    restart(faulty)
+    assert names(faulty) == [faulty.image_key]
+    assert faulty.client.call("snapshot_copy", snapshot=faulty.image_key, to=to)["existed"] is False
+    faulty.stop_all()
+    assert not left(faulty)
+
+
+def test_sweep_takes_what_has_no_manifest(broker):
+    vm = clone(broker)
+    key, _ = broker.take(vm)
+    broker.client.call("vm_stop", id=vm["id"])
+    (path_of(broker, key) / "manifest.json").unlink()
+    stray = path_of(broker, "%s.%s.tmp" % (vm_id("snp"), vm_id()))
+    stray.mkdir()
+    broker.client.call("sweep", known=[])
+    assert names(broker) == [broker.image_key] and not stray.exists()
