@@ -18,6 +18,7 @@ struct snapshot_entry {
     char key[BROKER_KEY_SIZE];
     enum snapshot_trust trust;
     bool tried;          /* by store_ops_check_all() */
+    bool scattered;      /* its memory is in very many extents */
     struct sp_error why; /* BROKEN: what is wrong; UNCHECKED: why the last check came to nothing */
     struct snapshot_entry *next;
 };
@@ -35,7 +36,8 @@ struct broker {
     struct jobs *jobs;
     struct vm_table vms;
     struct snapshot_entry *snapshots;
-    struct copy_op *copies;                  /* under way */
+    struct copy_op *copies; /* under way */
+    bool packing;           /* a memory file is written anew */
     char removing_template[SHA256_HEX_SIZE]; /* "" when none is */
 };
 

@@ -11,11 +11,15 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <sys/resource.h>
 
 #define COPY_TIMEOUT_MS 120000
 #define STAT_TIMEOUT_MS 60000
 #define LIST_TIMEOUT_MS 300000
 #define LIST_MAX 200
+#define PACK_TIMEOUT_MS 600000
+#define PACK_NICE 10
+#define SCATTERED 8000 /* extents: a clone of so many takes 20 ms */
 
 struct copy_op {
     struct broker *broker;
@@ -273,4 +277,44 @@ void store_ops_copy(struct broker *b, struct request *request, const struct repl
     op->next = b->copies;
     b->copies = op;
     run(op, "snapshot_copy", COPY_TIMEOUT_MS, copy_work, copy_done);
+}
+
+/* --- packing -------------------------------------------------------------------------------------------------------- */
+
+void store_ops_note_extents(struct broker *b, const char *key, uint64_t extents) {
+    struct snapshot_entry *e = extents > SCATTERED ? store_ops_snapshot(b, key) : NULL;
+    if (e)
+        e->scattered = true;
+}
+
+static int pack_work(void *arg, json_t **ret_result, struct sp_error *err) {
+    const struct copy_op *op = arg;
+    (void)ret_result;
+    (void)setpriority(PRIO_PROCESS, 0, PACK_NICE);
+    return snapshot_pack(&op->broker->layout, op->from, err);
+}
+
+static void pack_done(void *arg, const json_t *result, const struct sp_error *error) {
+    struct copy_op *op = arg;
+    struct broker *b = op->broker;
+
+    (void)result;
+    if (error)
+        log_error(LOG_L_WARN, "snapshot_not_packed", error, "snapshot", op->from, NULL);
+    else
+        log_event(LOG_L_INFO, "snapshot_packed", "snapshot", op->from, NULL);
+    op_free(op);
+    b->packing = false;
+    store_ops_pack_next(b);
+}
+
+void store_ops_pack_next(struct broker *b) {
+    for (struct snapshot_entry *e = b->snapshots; e && !b->packing; e = e->next)
+        if (e->scattered && e->trust == TRUST_GOOD && !vm_table_uses_snapshot(&b->vms, e->key) &&
+            !store_ops_is_copied(b, e->key)) {
+            e->scattered = false; /* tried once */
+            b->packing = true;
+            run(op_new(b, e->key, "", &(struct reply_to){0}), "snapshot_pack", PACK_TIMEOUT_MS, pack_work, pack_done);
+            return;
+        }
 }

@@ -93,6 +93,8 @@ static int open_cgroups(struct broker *b, struct sp_error *err) {
     /* The uids are this installation's alone, so their first one names its group. */
     (void)text_printf(parent, sizeof(parent), "space-%llu", (unsigned long long)b->settings.uid_base);
     r = cgroup_root_open(parent, &b->cgroups, err);
+    if (r == 0)
+        r = cgroup_root_claim(b->cgroups, b->settings.state_dir, err);
     if (r == 0 && *cgroup_missing_controllers(b->cgroups))
         log_event(LOG_L_WARN, "cgroup_controllers_missing", "controllers", cgroup_missing_controllers(b->cgroups),
                   NULL);

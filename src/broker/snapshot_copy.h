@@ -21,3 +21,6 @@ struct snapshot_size {
     uint64_t extents; /* of memory */
 };
 int snapshot_size(const struct layout *layout, const char *key, struct snapshot_size *ret, struct sp_error *err);
+
+/* Writes memory anew, in few extents (snapshot_pack.c). For a snapshot that no VM uses; shares nothing afterwards. */
+int snapshot_pack(const struct layout *layout, const char *key, struct sp_error *err);

@@ -47,7 +47,7 @@ int snapshot_pieces_write(int dir, const char *name, const struct piece_digests 
     fd = openat(dir, path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0444);
     if (fd < 0 || fchmod(fd, 0444) < 0)
         return sp_error_errno(err, errno, "create", "%s", path);
-    r = fd_write_all(fd, digests->rows, digests->n * SHA256_SIZE, err);
+    r = fd_write_all(fd, digests->rows, digests->n * sizeof(*digests->rows), err);
     if (r == 0 && !ret_fd && fsync(fd) < 0)
         r = sp_error_errno(err, errno, "fsync", "%s", path);
     if (r == 0 && ret_fd)
@@ -68,15 +68,15 @@ int snapshot_pieces_read(int dir, const char *name, const char *hash, struct pie
         return sp_error_set(err, SP_E_CORRUPT, "%s is missing", path);
     if (fd < 0 || fstat(fd, &st) < 0)
         return sp_error_errno(err, errno, "open", "%s", path);
-    digests.n = (size_t)st.st_size / SHA256_SIZE;
-    digests.rows = calloc(digests.n + 1, SHA256_SIZE);
+    digests.n = (size_t)st.st_size / sizeof(*digests.rows);
+    digests.rows = calloc(digests.n + 1, sizeof(*digests.rows));
     if (!digests.rows)
         return sp_error_set(err, SP_E_INTERNAL, "out of memory");
-    r = fd_read_exact(fd, digests.rows, digests.n * SHA256_SIZE, err);
+    r = fd_read_exact(fd, digests.rows, digests.n * sizeof(*digests.rows), err);
     if (r < 0)
         return r;
     piece_digests_hex(&digests, have);
-    if (st.st_size % SHA256_SIZE || strcmp(have, hash) != 0)
+    if ((size_t)st.st_size % sizeof(*digests.rows) || strcmp(have, hash) != 0)
         return sp_error_set(err, SP_E_CORRUPT, "%s is not what it was made with", path);
     *ret = digests;
     digests = (struct piece_digests){0};

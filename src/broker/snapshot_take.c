@@ -14,11 +14,13 @@
 #include "host/sync_files.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 
 #define COPY_MS 300000 /* pages written since the base, while the VM runs */
 #define STOP_MS 20000  /* the guest freezes its processes, the VMM saves its devices */
 #define GO_MS 15000    /* and goes on */
+#define LET_GO_MS 1000
 #define COMMIT_MS 1000 /* to forget pages; not waited for any longer */
 
 /* memory or disk.img: the snapshot's own file, and its base's. */
@@ -27,6 +29,7 @@ struct part {
     int fd, base;
     struct extents extents, base_extents;
     struct piece_digests digests, base_digests;
+    uint64_t base_size;
     size_t hashed;
 };
 enum { MEMORY, DISK, PARTS };
@@ -35,11 +38,13 @@ struct work {
     const struct snapshot_take *take;
     struct vm_record *record;
     char temp[SNAPSHOT_TEMP_SIZE];
-    int dir, devices, vm_disk;
+    int dir, vm_disk;
+    int saved, devices; /* what the VMM writes its device state into; for writing, then the snapshot's own file */
     struct part parts[PARTS];
     struct vm_talk *talk;
     json_t *files;
     uint64_t pages, stall_us;
+    struct sync_files sync; /* of memory, disk.img and devices */
     bool published;
 };
 
@@ -53,8 +58,10 @@ static void part_done(struct part *part) {
 }
 
 static void work_done(struct work *w) {
+    (void)sync_files_wait(&w->sync, NULL);
     w->talk = vm_talk_close(w->talk);
     (void)close_fd(w->dir);
+    (void)close_fd(w->saved);
     (void)close_fd(w->devices);
     (void)close_fd(w->vm_disk);
     for (size_t i = 0; i < PARTS; i++)
@@ -67,6 +74,17 @@ static void work_done(struct work *w) {
 static int create(const struct work *w, const char *name, int flags, int *ret_fd, struct sp_error *err) {
     *ret_fd = openat(w->dir, name, flags | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     return *ret_fd >= 0 ? 0 : sp_error_errno(err, errno, "create", "%s of snapshot %s", name, w->take->key);
+}
+
+/* Device state is written into memory and copied from there: QEMU closes what it was given only once it runs again. */
+static int make_saved(struct work *w, struct sp_error *err) {
+    char path[64];
+    w->saved = memfd_create(LAYOUT_DEVICES, MFD_CLOEXEC);
+    if (w->saved < 0)
+        return sp_error_errno(err, errno, "memfd_create", LAYOUT_DEVICES);
+    (void)text_printf(path, sizeof(path), "/proc/self/fd/%d", w->saved);
+    w->devices = open(path, O_WRONLY | O_CLOEXEC);
+    return w->devices >= 0 ? 0 : sp_error_errno(err, errno, "open", LAYOUT_DEVICES);
 }
 
 static int begin(struct work *w, struct sp_error *err) {
@@ -89,7 +107,7 @@ static int begin(struct work *w, struct sp_error *err) {
         return sp_error_errno(err, errno, "open", "%s", w->temp);
     for (size_t i = 0; i < PARTS && r == 0; i++)
         r = vm_files_open(layout, w->record->base, w->parts[i].name, O_RDONLY, &w->parts[i].base, err);
-    return r < 0 ? r : create(w, LAYOUT_DEVICES, O_WRONLY, &w->devices, err);
+    return r < 0 ? r : make_saved(w, err);
 }
 
 static int clone_memory(struct work *w, struct sp_error *err) {
@@ -98,9 +116,15 @@ static int clone_memory(struct work *w, struct sp_error *err) {
     return r < 0 ? r : reflink_clone(memory->fd, memory->base, "memory", err);
 }
 
-/* What is dirty here would be written out by the clone, while the VM stands still. */
-static int flush_disk(struct work *w, struct sp_error *err) {
-    return fdatasync(w->vm_disk) < 0 ? sp_error_errno(err, errno, "fdatasync", "disk of %s", w->record->id) : 0;
+/* What is dirty is written out by a clone, while the VM stands still: so it is before. Without a flush of the disk's cache,
+ * which fsync is for. */
+static int write_out(int fd, bool wait, struct sp_error *err) {
+    unsigned flags = SYNC_FILE_RANGE_WRITE | (wait ? SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WAIT_AFTER : 0);
+    return sync_file_range(fd, 0, 0, flags) < 0 ? sp_error_errno(err, errno, "sync_file_range", "before a snapshot") : 0;
+}
+
+static int begin_flush(struct work *w, struct sp_error *err) {
+    return write_out(w->vm_disk, false, err);
 }
 
 static int ask(struct work *w, struct sp_error *err) {
@@ -125,6 +149,10 @@ static int read_base(struct work *w, struct sp_error *err) {
         r = snapshot_read_manifest(dir, w->record->base, &manifest, err);
     for (size_t i = 0; i < PARTS && r == 0; i++) {
         struct part *part = &w->parts[i];
+        struct stat st;
+        if (fstat(part->base, &st) < 0)
+            return sp_error_errno(err, errno, "fstat", "%s of snapshot %s", part->name, w->record->base);
+        part->base_size = (uint64_t)st.st_size;
         r = snapshot_manifest_hash(manifest, part->name, hash, err);
         if (r == 0)
             r = snapshot_pieces_read(dir, part->name, hash, &part->base_digests, err);
@@ -140,9 +168,9 @@ static int wait_copied(struct work *w, struct sp_error *err) {
     return vm_talk_wait(w->talk, "copied", deadline_in_ms(COPY_MS), NULL, err);
 }
 
-static int flush_all(struct work *w, struct sp_error *err) {
-    const int fds[] = {w->parts[MEMORY].fd, w->vm_disk};
-    return sync_files(fds, ARRAY_SIZE(fds), err);
+static int flush(struct work *w, struct sp_error *err) {
+    int r = write_out(w->parts[MEMORY].fd, false, err);
+    return r < 0 ? r : write_out(w->vm_disk, true, err);
 }
 
 /* --- while it stands still ------------------------------------------------------------------------------------------- */
@@ -171,31 +199,63 @@ static int go(struct work *w, struct sp_error *err) {
 
 /* --- after it ---------------------------------------------------------------------------------------------------------- */
 
-/* Read-only from here on, and proven to be so. */
+static int copy_devices(struct work *w, struct sp_error *err) {
+    _cleanup_free_ char *bytes = NULL;
+    struct stat st;
+    int r;
+
+    w->devices = close_fd(w->devices);
+    if (fstat(w->saved, &st) < 0)
+        return sp_error_errno(err, errno, "fstat", LAYOUT_DEVICES);
+    if (st.st_size == 0 || st.st_size > SNAPSHOT_DEVICES_MAX)
+        return sp_error_set(err, SP_E_VMM, "space-vm left %s device state", st.st_size ? "too much" : "no");
+    bytes = malloc((size_t)st.st_size);
+    if (!bytes || pread(w->saved, bytes, (size_t)st.st_size, 0) != st.st_size)
+        return sp_error_errno(err, errno, "pread", LAYOUT_DEVICES);
+    r = create(w, LAYOUT_DEVICES, O_WRONLY, &w->devices, err);
+    return r < 0 ? r : fd_write_all(w->devices, bytes, (size_t)st.st_size, err);
+}
+
+/* Read-only from here on, and proven to be so. space-vm lets go of memory about when it says that it is done. */
 static int reopen(struct work *w, const char *name, int *fd, struct sp_error *err) {
+    struct deadline deadline = deadline_in_ms(LET_GO_MS);
+    int r;
+
     *fd = close_fd(*fd);
     *fd = openat(w->dir, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-    return *fd < 0 ? sp_error_errno(err, errno, "open", "%s", name) : snapshot_file_own(*fd, name, err);
+    if (*fd < 0)
+        return sp_error_errno(err, errno, "open", "%s", name);
+    while ((r = snapshot_file_own(*fd, name, err)) == -SP_E_CONFLICT && !deadline_passed(deadline))
+        (void)usleep(1000);
+    return r;
 }
 
 static int own(struct work *w, struct sp_error *err) {
-    struct stat devices, memory, base;
-    int r = reopen(w, LAYOUT_DEVICES, &w->devices, err);
+    struct stat memory, base;
+    int r = copy_devices(w, err);
 
+    if (r == 0)
+        r = reopen(w, LAYOUT_DEVICES, &w->devices, err);
     for (size_t i = 0; i < PARTS && r == 0; i++)
         r = reopen(w, w->parts[i].name, &w->parts[i].fd, err);
     if (r < 0)
         return r;
-    if (fstat(w->devices, &devices) < 0 || fstat(w->parts[MEMORY].fd, &memory) < 0 ||
-        fstat(w->parts[MEMORY].base, &base) < 0)
+    if (fstat(w->parts[MEMORY].fd, &memory) < 0 || fstat(w->parts[MEMORY].base, &base) < 0)
         return sp_error_errno(err, errno, "fstat", "snapshot %s", w->take->key);
-    if (devices.st_size == 0 || devices.st_size > SNAPSHOT_DEVICES_MAX || memory.st_size != base.st_size)
-        return sp_error_set(err, SP_E_VMM, "space-vm left no device state, too much of it, or memory of another size");
+    return memory.st_size == base.st_size ? 0 : sp_error_set(err, SP_E_VMM, "space-vm left memory of another size");
+}
+
+/* Goes on beside the hashing. */
+static int begin_sync(struct work *w, struct sp_error *err) {
+    const int fds[] = {w->parts[MEMORY].fd, w->parts[DISK].fd, w->devices};
+    (void)err;
+    sync_files_begin(&w->sync, fds, ARRAY_SIZE(fds));
     return 0;
 }
 
 static int hash_part(struct part *part, struct sp_error *err) {
-    const struct piece_base base = {.digests = &part->base_digests, .extents = &part->base_extents};
+    const struct piece_base base = {
+        .size = part->base_size, .digests = &part->base_digests, .extents = &part->base_extents};
     int r = extents_read(part->fd, true, &part->extents, err);
 
     if (r < 0 && r != -SP_E_UNSUPPORTED)
@@ -235,7 +295,7 @@ static int write_manifest(const struct work *w, int *ret_fd, struct sp_error *er
 }
 
 /* The manifest among the rest: what makes the snapshot exist is the name the directory gets afterwards. */
-static int sync_all(struct work *w, struct sp_error *err) {
+static int sync_rest(struct work *w, struct sp_error *err) {
     int pieces[PARTS] = {-1, -1}, manifest = -1, r = 0;
 
     for (size_t i = 0; i < PARTS && r == 0; i++)
@@ -289,14 +349,22 @@ static const struct step {
     const char *fault; /* the point before it */
     int (*run)(struct work *w, struct sp_error *err);
 } steps[] = {
-    {"snapshot.begin", begin},      {"snapshot.clone", clone_memory},
-    {"snapshot.flush", flush_disk}, {"snapshot.ask", ask},
-    {"snapshot.base", read_base}, /* while space-vm copies */
-    {"snapshot.copy", wait_copied}, {"snapshot.copied", flush_all},
-    {"snapshot.stop", stop},        {"snapshot.stopped", clone_disk},
-    {"snapshot.disk", go},          {"snapshot.own", own},
-    {"snapshot.hash", hash},        {"snapshot.fsync", sync_all},
-    {"snapshot.publish", publish},  {"snapshot.record", write_record},
+    {"snapshot.begin", begin},
+    {"snapshot.clone", clone_memory},
+    {"snapshot.flush", begin_flush},
+    {"snapshot.ask", ask},
+    {"snapshot.copy", wait_copied},
+    {"snapshot.copied", flush},
+    {"snapshot.stop", stop},
+    {"snapshot.stopped", clone_disk},
+    {"snapshot.disk", go},
+    {"snapshot.own", own},
+    {"snapshot.sync", begin_sync},
+    {"snapshot.base", read_base},
+    {"snapshot.hash", hash},
+    {"snapshot.fsync", sync_rest},
+    {"snapshot.publish", publish},
+    {"snapshot.record", write_record},
     {"snapshot.committed", commit},
 };
 #define COMMITTED (ARRAY_SIZE(steps) - 1) /* before it the snapshot has become the VM's base */
@@ -320,6 +388,7 @@ int snapshot_take(const struct snapshot_take *take, struct vm_record *record, js
     struct work w = {.take = take,
                      .record = record,
                      .dir = -1,
+                     .saved = -1,
                      .devices = -1,
                      .vm_disk = -1,
                      .files = json_object(),

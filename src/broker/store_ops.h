@@ -18,6 +18,10 @@ void store_ops_stat(struct broker *broker, const char *key, const struct reply_t
 void store_ops_list_snapshots(struct broker *broker, const char *after, const struct reply_to *to);
 /* Answers a request to make a snapshot that is there already. */
 void store_ops_stat_existing(struct broker *broker, const char *key, const struct reply_to *to);
+/* So many extents are slow: it is to be written anew once no VM uses it. */
+void store_ops_note_extents(struct broker *broker, const char *key, uint64_t extents);
+/* Does that with one, if there is one: call when a VM has gone. */
+void store_ops_pack_next(struct broker *broker);
 bool store_ops_is_made(const struct broker *broker, const char *key);   /* by a seal, a VM's snapshot or a copy */
 bool store_ops_is_copied(const struct broker *broker, const char *key); /* is the source of a copy */
 void store_ops_list(struct broker *broker, const struct reply_to *to);

@@ -88,6 +88,7 @@ static void take_done(void *arg, const json_t *result, const struct sp_error *er
         store_ops_sealed(b, vm->seal_key);
     else
         (void)store_ops_snapshot(b, vm->seal_key);
+    store_ops_note_extents(b, vm->seal_key, (uint64_t)json_integer_value(json_object_get(result, "extents")));
     memcpy(vm->record.base, vm->seal_key, sizeof(vm->record.base));
     log_event(LOG_L_INFO, "snapshot_taken", "sandbox_id", vm->record.id, "snapshot", vm->seal_key, NULL);
     server_reply(b->server, &vm->starter, json_deep_copy(result));

@@ -229,6 +229,7 @@ static void remove_done(void *arg, const json_t *result, const struct sp_error *
         return;
     }
     vm_table_drop(&b->vms, vm);
+    store_ops_pack_next(b);
 }
 
 static void begin_removal(struct vm *vm) {

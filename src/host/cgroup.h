@@ -31,6 +31,9 @@ struct cgroup_entry {
 int cgroup_root_open(const char *parent, struct cgroup_root **ret, struct sp_error *err);
 /* For tests: a v2 tree mounted at `mount`, whatever controllers it has. */
 int cgroup_root_open_v2(const char *mount, const char *parent, struct cgroup_root **ret, struct sp_error *err);
+/* Makes it this owner's (a path) until the process and all it forked are dead. SP_E_CONFLICT, field uid_base: it is locked by
+ * somebody else, or has live members of an owner that is still there. */
+int cgroup_root_claim(struct cgroup_root *root, const char *owner, struct sp_error *err);
 struct cgroup_root *cgroup_root_free(struct cgroup_root *root);
 /* Removes the parent group when it is empty; else leaves it. */
 void cgroup_root_remove(struct cgroup_root *root);

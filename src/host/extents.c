@@ -87,25 +87,35 @@ static const struct extent *seek(const struct extents *extents, size_t *at, uint
     return *at < extents->n ? &extents->rows[*at] : NULL;
 }
 
-bool extents_same(struct extents_walk *walk, uint64_t from, uint64_t to) {
-    while (from < to) {
-        const struct extent *a = seek(walk->a, &walk->at_a, from), *b = seek(walk->b, &walk->at_b, from);
-        uint64_t end = to;
-        bool in_a = a && a->logical <= from, in_b = b && b->logical <= from;
+static uint64_t least(uint64_t a, uint64_t b) {
+    return a < b ? a : b;
+}
 
-        if (in_a != in_b)
-            return false;
-        if (in_a) {
-            if (((a->flags | b->flags) & UNCLEAR) || ((a->flags ^ b->flags) & FIEMAP_EXTENT_UNWRITTEN) ||
-                a->physical + (from - a->logical) != b->physical + (from - b->logical))
-                return false;
-            end = a->logical + a->length < end ? a->logical + a->length : end;
-            end = b->logical + b->length < end ? b->logical + b->length : end;
-        } else {
-            end = a && a->logical < end ? a->logical : end;
-            end = b && b->logical < end ? b->logical : end;
+/* Whether it is the same at `from`; the answer holds until *ret_end. */
+static bool same_at(struct extents_walk *walk, uint64_t from, uint64_t to, uint64_t *ret_end) {
+    const struct extent *a = seek(walk->a, &walk->at_a, from), *b = seek(walk->b, &walk->at_b, from);
+    bool in_a = a && a->logical <= from, in_b = b && b->logical <= from;
+
+    if (a)
+        to = least(to, in_a ? a->logical + a->length : a->logical);
+    if (b)
+        to = least(to, in_b ? b->logical + b->length : b->logical);
+    *ret_end = to;
+    if (!in_a || !in_b)
+        return in_a == in_b;
+    return !((a->flags | b->flags) & UNCLEAR) && !((a->flags ^ b->flags) & FIEMAP_EXTENT_UNWRITTEN) &&
+           a->physical + (from - a->logical) == b->physical + (from - b->logical);
+}
+
+bool extents_next_change(struct extents_walk *walk, uint64_t from, uint64_t to, uint64_t *ret_from, uint64_t *ret_to) {
+    while (from < to) {
+        uint64_t end;
+        if (!same_at(walk, from, to, &end)) {
+            *ret_from = from;
+            *ret_to = end;
+            return true;
         }
         from = end;
     }
-    return true;
+    return false;
 }

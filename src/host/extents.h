@@ -28,7 +28,8 @@ struct extents_walk {
     const struct extents *a, *b;
     size_t at_a, at_b;
 };
-/* Whether [from, to) is for certain the same bytes in both: the same blocks, or a hole in both. `from` never goes back. */
-bool extents_same(struct extents_walk *walk, uint64_t from, uint64_t to);
+/* The next part of [from, to) that is not for certain the same bytes in both: not the same blocks, nor a hole in both.
+ * false: there is none. `from` never goes back. */
+bool extents_next_change(struct extents_walk *walk, uint64_t from, uint64_t to, uint64_t *ret_from, uint64_t *ret_to);
 
 #define _cleanup_extents_ __attribute__((cleanup(extents_done)))

@@ -3,23 +3,34 @@
 #include "host/piece_hash.h"
 #include "base/cleanup.h"
 #include "base/text.h"
+#include <endian.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <stdbool.h>
-#include <stdint.h>
 #include <string.h>
 #include <sys/stat.h>
 
-struct piece_reader {
+struct reader {
     int fd;
-    off_t size;
-    off_t data_at; /* no data between the current offset and here */
+    uint64_t size;
     unsigned char *piece;
-    bool have_zero_digest;
-    uint8_t zero_digest[SHA256_SIZE]; /* of a whole piece of zeros, once one was met */
+    struct piece_digests digests;
+    size_t hashed;
 };
 
-static int read_piece(struct piece_reader *rd, off_t at, size_t len, struct sp_error *err) {
+static int append(struct piece_digests *digests, const struct piece *piece, struct sp_error *err) {
+    if (digests->n == digests->room) {
+        size_t room = digests->room ? digests->room * 2 : 1024;
+        struct piece *rows = realloc(digests->rows, room * sizeof(*rows));
+        if (!rows)
+            return sp_error_set(err, SP_E_INTERNAL, "out of memory");
+        digests->rows = rows;
+        digests->room = room;
+    }
+    digests->rows[digests->n++] = *piece;
+    return 0;
+}
+
+static int read_piece(struct reader *rd, off_t at, size_t len, struct sp_error *err) {
     for (size_t have = 0; have < len;) {
         ssize_t n = pread(rd->fd, rd->piece + have, len - have, at + (off_t)have);
         if (n < 0 && errno == EINTR)
@@ -33,107 +44,127 @@ static int read_piece(struct piece_reader *rd, off_t at, size_t len, struct sp_e
     return 0;
 }
 
-static void zero_piece_digest(struct piece_reader *rd, uint8_t dst[SHA256_SIZE]) {
-    if (!rd->have_zero_digest) {
-        memset(rd->piece, 0, PIECE_HASH_PIECE);
-        sha256_memory(rd->piece, PIECE_HASH_PIECE, rd->zero_digest);
-        rd->have_zero_digest = true;
-    }
-    memcpy(dst, rd->zero_digest, SHA256_SIZE);
+static bool is_zeros(const unsigned char *data, size_t len) {
+    return data[0] == 0 && memcmp(data, data + 1, len - 1) == 0;
 }
 
-static int piece_digest(struct piece_reader *rd, off_t at, uint8_t dst[SHA256_SIZE], struct sp_error *err) {
-    off_t left = rd->size - at;
-    size_t len = left < (off_t)PIECE_HASH_PIECE ? (size_t)left : PIECE_HASH_PIECE;
-    int r;
+static int hash_piece(struct reader *rd, uint64_t number, struct sp_error *err) {
+    uint64_t at = number * PIECE_HASH_PIECE, left = rd->size - at;
+    size_t len = left < PIECE_HASH_PIECE ? (size_t)left : PIECE_HASH_PIECE;
+    struct piece piece = {.number = htole64(number)};
+    int r = read_piece(rd, (off_t)at, len, err);
 
-    if (rd->data_at < at) {
-        off_t next = lseek(rd->fd, at, SEEK_DATA);
-        if (next < 0)
-            next = errno == ENXIO ? rd->size : at; /* no SEEK_DATA here: everything counts as data */
-        rd->data_at = next;
-    }
-    if (len == PIECE_HASH_PIECE && rd->data_at >= at + (off_t)PIECE_HASH_PIECE) {
-        zero_piece_digest(rd, dst);
-        return 0;
-    }
-    r = read_piece(rd, at, len, err);
     if (r < 0)
         return r;
-    sha256_memory(rd->piece, len, dst);
-    if (rd->data_at < at + (off_t)len)
-        rd->data_at = at; /* look for the next data anew */
+    rd->hashed++;
+    if (is_zeros(rd->piece, len))
+        return 0;
+    sha256_memory(rd->piece, len, piece.digest);
+    return append(&rd->digests, &piece, err);
+}
+
+/* Those of [from, to) that are not holes; numbers of pieces. */
+static int hash_range(struct reader *rd, uint64_t from, uint64_t to, struct sp_error *err) {
+    while (from < to) {
+        off_t at = (off_t)(from * PIECE_HASH_PIECE), data = lseek(rd->fd, at, SEEK_DATA);
+        int r;
+        if (data < 0 && errno == ENXIO)
+            return 0; /* holes up to the end */
+        if (data > at)
+            from = (uint64_t)data / PIECE_HASH_PIECE;
+        if (from >= to)
+            return 0;
+        r = hash_piece(rd, from++, err);
+        if (r < 0)
+            return r;
+    }
     return 0;
 }
 
-/* Which pieces have to be hashed, as one byte each; 0: the base's digest holds. */
-static int choose(const struct piece_base *base, const struct extents *extents, const struct piece_reader *rd,
-                  struct piece_digests *digests, unsigned char *todo) {
-    struct extents_walk walk = {.a = base->extents, .b = extents};
-    int n = 0;
-
-    for (size_t i = 0; i < digests->n; i++) {
-        uint64_t from = (uint64_t)i * PIECE_HASH_PIECE, to = from + PIECE_HASH_PIECE;
-        todo[i] = !extents_same(&walk, from, to < (uint64_t)rd->size ? to : (uint64_t)rd->size);
-        if (!todo[i])
-            memcpy(digests->rows[i], base->digests->rows[i], SHA256_SIZE);
-        n += todo[i];
-    }
-    return n;
+static uint64_t pieces_of(uint64_t size) {
+    return (size + PIECE_HASH_PIECE - 1) / PIECE_HASH_PIECE;
 }
 
-/* All reads are on their way before the first is waited for: pieces that changed lie scattered. */
-static void read_ahead(int fd, const unsigned char *todo, size_t n) {
-    for (size_t i = 0, end; i < n; i = end + 1) {
-        for (end = i; end < n && todo[end];)
-            end++;
-        if (end > i)
-            (void)posix_fadvise(fd, (off_t)(i * PIECE_HASH_PIECE), (off_t)((end - i) * PIECE_HASH_PIECE),
-                                POSIX_FADV_WILLNEED);
-    }
-}
-
-static int hash_chosen(struct piece_reader *rd, const unsigned char *todo, struct piece_digests *digests,
-                       struct sp_error *err) {
-    int r = 0;
-    for (size_t i = 0; i < digests->n && r == 0; i++)
-        if (!todo || todo[i])
-            r = piece_digest(rd, (off_t)(i * PIECE_HASH_PIECE), digests->rows[i], err);
-    return r;
-}
-
-static int hash(int fd, const struct piece_base *base, const struct extents *extents, struct piece_digests *ret,
-                size_t *ret_hashed, struct sp_error *err) {
-    struct piece_reader rd = {.fd = fd, .data_at = -1};
-    _cleanup_free_ unsigned char *piece = malloc(PIECE_HASH_PIECE), *todo = NULL;
-    _cleanup_piece_digests_ struct piece_digests digests = {0};
+static int reader_open(struct reader *rd, int fd, struct sp_error *err) {
     struct stat st;
-    int r;
-
     if (fstat(fd, &st) < 0)
         return sp_error_errno(err, errno, "fstat", "hashing");
-    rd.size = st.st_size;
-    rd.piece = piece;
-    digests.n = piece_hash_pieces((uint64_t)st.st_size);
-    digests.rows = calloc(digests.n + 1, sizeof(*digests.rows));
-    if (base && base->digests->n == digests.n)
-        todo = malloc(digests.n + 1);
-    if (!piece || !digests.rows)
-        return sp_error_set(err, SP_E_INTERNAL, "out of memory");
-    *ret_hashed = todo ? (size_t)choose(base, extents, &rd, &digests, todo) : digests.n;
-    if (todo)
-        read_ahead(fd, todo, digests.n);
-    r = hash_chosen(&rd, todo, &digests, err);
-    if (r == 0) {
-        *ret = digests;
-        digests = (struct piece_digests){0};
-    }
+    *rd = (struct reader){.fd = fd, .size = (uint64_t)st.st_size, .piece = malloc(PIECE_HASH_PIECE)};
+    return rd->piece ? 0 : sp_error_set(err, SP_E_INTERNAL, "out of memory");
+}
+
+static int reader_close(struct reader *rd, int r, struct piece_digests *ret) {
+    free(rd->piece);
+    if (r < 0)
+        piece_digests_done(&rd->digests);
+    else
+        *ret = rd->digests;
     return r;
 }
 
 int piece_digests_fd(int fd, struct piece_digests *ret, struct sp_error *err) {
-    size_t hashed;
-    return hash(fd, NULL, NULL, ret, &hashed, err);
+    struct reader rd;
+    int r = reader_open(&rd, fd, err);
+    return r < 0 ? r : reader_close(&rd, hash_range(&rd, 0, pieces_of(rd.size), err), ret);
+}
+
+/* All reads are on their way before the first is waited for: what changed lies scattered. */
+static void read_ahead(const struct reader *rd, struct extents_walk walk) {
+    uint64_t from = 0, to = 0;
+    while (extents_next_change(&walk, to, rd->size, &from, &to)) {
+        from -= from % PIECE_HASH_PIECE;
+        to = pieces_of(to) * PIECE_HASH_PIECE;
+        (void)posix_fadvise(rd->fd, (off_t)from, (off_t)(to - from), POSIX_FADV_WILLNEED);
+    }
+}
+
+/* Takes the base's digests of pieces below `until` over. */
+static int take_over(struct reader *rd, const struct piece_digests *base, size_t *at, uint64_t until,
+                     struct sp_error *err) {
+    int r = 0;
+    for (; r == 0 && *at < base->n && le64toh(base->rows[*at].number) < until; (*at)++)
+        r = append(&rd->digests, &base->rows[*at], err);
+    return r;
+}
+
+static void skip(const struct piece_digests *base, size_t *at, uint64_t until) {
+    while (*at < base->n && le64toh(base->rows[*at].number) < until)
+        (*at)++;
+}
+
+static int hash_changes(struct reader *rd, const struct piece_base *base, struct extents_walk walk,
+                        struct sp_error *err) {
+    uint64_t from = 0, to = 0;
+    size_t at = 0;
+    int r = 0;
+
+    while (r == 0 && extents_next_change(&walk, to, rd->size, &from, &to)) {
+        uint64_t first = from / PIECE_HASH_PIECE, end = pieces_of(to);
+        r = take_over(rd, base->digests, &at, first, err);
+        if (r == 0)
+            r = hash_range(rd, first, end, err);
+        skip(base->digests, &at, end);
+        to = end * PIECE_HASH_PIECE;
+    }
+    return r < 0 ? r : take_over(rd, base->digests, &at, UINT64_MAX, err);
+}
+
+int piece_digests_since(int fd, const struct piece_base *base, const struct extents *extents, struct piece_digests *ret,
+                        size_t *ret_hashed, struct sp_error *err) {
+    const struct extents_walk walk = {.a = base->extents, .b = extents};
+    struct reader rd;
+    int r = reader_open(&rd, fd, err);
+
+    if (r < 0)
+        return r;
+    if (base->size != rd.size) {
+        r = hash_range(&rd, 0, pieces_of(rd.size), err);
+    } else {
+        read_ahead(&rd, walk);
+        r = hash_changes(&rd, base, walk, err);
+    }
+    *ret_hashed = rd.hashed;
+    return reader_close(&rd, r, ret);
 }
 
 int piece_hash_fd(int fd, char dst[SHA256_HEX_SIZE], struct sp_error *err) {
@@ -144,16 +175,11 @@ int piece_hash_fd(int fd, char dst[SHA256_HEX_SIZE], struct sp_error *err) {
     return r;
 }
 
-int piece_digests_since(int fd, const struct piece_base *base, const struct extents *extents, struct piece_digests *ret,
-                        size_t *ret_hashed, struct sp_error *err) {
-    return hash(fd, base, extents, ret, ret_hashed, err);
-}
-
 void piece_digests_done(struct piece_digests *digests) {
     free(digests->rows);
     *digests = (struct piece_digests){0};
 }
 
 void piece_digests_hex(const struct piece_digests *digests, char dst[SHA256_HEX_SIZE]) {
-    sha256_memory_hex(digests->rows, digests->n * SHA256_SIZE, dst);
+    sha256_memory_hex(digests->rows, digests->n * sizeof(*digests->rows), dst);
 }

@@ -596,3 +596,24 @@ def _bare():
     b = Broker.__new__(Broker)
     b.settings, b.vm_program, b.preload = {"state_dir": "/tmp/space-none"}, "/bin/true", "/bin/true"
     return b
+
+
+def test_two_installations_do_not_share_user_ids(own):
+    """Each would take the other's VMs for leftovers: the second is refused, while the first runs and while only its VMs do."""
+    template, key = own.image()
+    vm = own.start_vm(template, snapshot=key)
+    other = Broker(uid_base=own.uid_base)
+    try:
+        for _ in range(2):
+            done = subprocess.run(other.argv(), stderr=subprocess.PIPE, timeout=60)
+            assert done.returncode != 0 and b"uid_base" in done.stderr, done.stderr.decode()[-1000:]
+            released = subprocess.run(other.argv("--release"), stderr=subprocess.PIPE, timeout=60)
+            assert released.returncode != 0 and alive(vm["pid"])
+            own.stop()
+        own.start()
+        own.stop_all()
+        own.stop()
+        other.start()  # nobody's any more
+        other.remove()
+    finally:
+        own.start()

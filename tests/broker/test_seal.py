@@ -25,7 +25,9 @@ def piece_hash(path):
 
 
 def pieces(data):
-    return b"".join(hashlib.sha256(data[i:i + 65536]).digest() for i in range(0, len(data), 65536))
+    """Number and digest of each piece that is not all zeros, as it is kept beside the file."""
+    rows = ((i // 65536, data[i:i + 65536]) for i in range(0, len(data), 65536))
+    return b"".join(n.to_bytes(8, "little") + hashlib.sha256(piece).digest() for n, piece in rows if piece.strip(b"\0"))
 
 
 def ended_boot(broker, template=None):

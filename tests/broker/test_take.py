@@ -15,7 +15,7 @@ from lib.sizes import size
 from test_faults import left, look, restart
 from test_seal import pieces, refused, tamper
 
-STEPS = ["begin", "clone", "flush", "ask", "base", "copy", "copied", "stop", "stopped", "disk", "own", "hash", "fsync", "manifest", "publish",
+STEPS = ["begin", "clone", "flush", "ask", "copy", "copied", "stop", "stopped", "disk", "own", "sync", "base", "hash", "fsync", "manifest", "publish",
          "record", "committed"]
 
 
@@ -145,15 +145,16 @@ def test_one_at_a_time(stalling):
     key = vm_id("snp")
     ask = dict(id=a["id"], snapshot=key, then="resume", manifest={})
     seq = broker.client.send("vm_snapshot", **ask)
-    began = time.monotonic()
     refused("conflict", broker.take, a)
     refused("conflict", broker.take, b, key)
     refused("conflict", broker.client.call, "snapshot_copy", snapshot=broker.image_key, to=key)
     other = broker.client.send("vm_snapshot", **{**ask, "id": b["id"], "snapshot": vm_id("snp")})  # beside it
     broker.client.call("stat")
-    assert time.monotonic() - began < 3.9
-    broker.client.reply(seq), broker.client.reply(other)
-    assert time.monotonic() - began < 7.9
+    assert seq not in broker.client.replies  # all of this while it stands still
+    broker.client.reply(seq)
+    first = time.monotonic()
+    broker.client.reply(other)
+    assert time.monotonic() - first < 4
 
 
 def test_a_stop_does_not_wait_for_a_long_snapshot(stalling):
@@ -203,6 +204,35 @@ def test_template_goes_and_its_sandboxes_snapshots_stay(broker):
     assert broker.report(woken["id"])["stub_pid"] == 2
 
 
+def test_memory_in_very_many_extents_is_written_anew(broker):
+    """Once no VM uses it; the bytes are the same, and so are their digests."""
+    template = broker.template()
+    boot = broker.start_vm(template, mode="template_boot")
+    broker.report(boot["id"])
+    broker.exit_vm(boot)
+    with open(broker.state / "store" / "sandboxes" / boot["id"] / "memory", "r+b", buffering=0) as f:
+        for page in range(0, 64 * MIB, 2 * 4096):
+            f.seek(page)
+            f.write(b"%08d" % page * 512)
+    seed = os.urandom(16).hex()
+    broker.client.call("snapshot_seal", id=boot["id"], snapshot=seed, manifest={})
+    broker.client.call("vm_stop", id=boot["id"])
+    vm = broker.start_vm(template, snapshot=seed)
+    key, reply = broker.take(vm)
+    assert reply["extents"] > 8000
+    path = path_of(broker, key) / "memory"
+    inode, data = path.stat().st_ino, path.read_bytes()
+    broker.client.call("vm_stop", id=vm["id"])
+    end = time.monotonic() + 60
+    while path.stat().st_ino == inode:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    assert path.read_bytes() == data and stat.S_IMODE(path.stat().st_mode) == 0o444 and path.stat().st_uid == 0
+    woken = broker.start_vm(template, snapshot=key)
+    again = broker.take(woken)[1]
+    assert again["extents"] < 1000 and again["pieces_hashed"] <= 3
+
+
 @pytest.fixture(scope="module")
 def faulty():
     b = Broker(uid_base=UID_BASE + 50000)
@@ -226,6 +256,7 @@ CODES = {"error": "io", "enospc": "no_space", "kill": "internal"}
 def test_taking_fails(faulty, step, action):
     restart(faulty, "snapshot.%s:%s" % (step, action))
     vm = clone(faulty)
+    faulty.report(vm["id"])  # its VMM is there by then
     running = look(faulty)
     key = vm_id("snp")
     try:
