@@ -36,8 +36,8 @@ struct broker {
     struct jobs *jobs;
     struct vm_table vms;
     struct snapshot_entry *snapshots;
-    struct copy_op *copies; /* under way */
-    bool packing;           /* a memory file is written anew */
+    struct copy_op *copies;                  /* under way */
+    bool packing;                            /* a memory file is written anew */
     char removing_template[SHA256_HEX_SIZE]; /* "" when none is */
 };
 

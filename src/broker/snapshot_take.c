@@ -120,7 +120,8 @@ static int clone_memory(struct work *w, struct sp_error *err) {
  * which fsync is for. */
 static int write_out(int fd, bool wait, struct sp_error *err) {
     unsigned flags = SYNC_FILE_RANGE_WRITE | (wait ? SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WAIT_AFTER : 0);
-    return sync_file_range(fd, 0, 0, flags) < 0 ? sp_error_errno(err, errno, "sync_file_range", "before a snapshot") : 0;
+    return sync_file_range(fd, 0, 0, flags) < 0 ? sp_error_errno(err, errno, "sync_file_range", "before a snapshot")
+                                                : 0;
 }
 
 static int begin_flush(struct work *w, struct sp_error *err) {
@@ -254,8 +255,9 @@ static int begin_sync(struct work *w, struct sp_error *err) {
 }
 
 static int hash_part(struct part *part, struct sp_error *err) {
-    const struct piece_base base = {
-        .size = part->base_size, .digests = &part->base_digests, .extents = &part->base_extents};
+    const struct piece_base base = {.size = part->base_size,
+                                    .digests = &part->base_digests,
+                                    .extents = &part->base_extents};
     int r = extents_read(part->fd, true, &part->extents, err);
 
     if (r < 0 && r != -SP_E_UNSUPPORTED)
@@ -349,22 +351,14 @@ static const struct step {
     const char *fault; /* the point before it */
     int (*run)(struct work *w, struct sp_error *err);
 } steps[] = {
-    {"snapshot.begin", begin},
-    {"snapshot.clone", clone_memory},
-    {"snapshot.flush", begin_flush},
-    {"snapshot.ask", ask},
-    {"snapshot.copy", wait_copied},
-    {"snapshot.copied", flush},
-    {"snapshot.stop", stop},
-    {"snapshot.stopped", clone_disk},
-    {"snapshot.disk", go},
-    {"snapshot.own", own},
-    {"snapshot.sync", begin_sync},
-    {"snapshot.base", read_base},
-    {"snapshot.hash", hash},
-    {"snapshot.fsync", sync_rest},
-    {"snapshot.publish", publish},
-    {"snapshot.record", write_record},
+    {"snapshot.begin", begin},       {"snapshot.clone", clone_memory},
+    {"snapshot.flush", begin_flush}, {"snapshot.ask", ask},
+    {"snapshot.copy", wait_copied},  {"snapshot.copied", flush},
+    {"snapshot.stop", stop},         {"snapshot.stopped", clone_disk},
+    {"snapshot.disk", go},           {"snapshot.own", own},
+    {"snapshot.sync", begin_sync},   {"snapshot.base", read_base},
+    {"snapshot.hash", hash},         {"snapshot.fsync", sync_rest},
+    {"snapshot.publish", publish},   {"snapshot.record", write_record},
     {"snapshot.committed", commit},
 };
 #define COMMITTED (ARRAY_SIZE(steps) - 1) /* before it the snapshot has become the VM's base */

@@ -12,8 +12,14 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
+#define POLL_FIRST_US 100 /* it mostly is a matter of microseconds */
 #define POLL_US 2000
 #define CGROUP_BUSY_MS 1000
+
+static void wait_a_moment(useconds_t *us) {
+    (void)usleep(*us);
+    *us = *us * 2 < POLL_US ? *us * 2 : POLL_US;
+}
 
 /* Its end takes every process below it along: space-vm is pid 1 of their namespace. */
 static int end_process(const struct vm_remove *rm, struct deadline deadline, bool *existed, struct sp_error *err) {
@@ -29,7 +35,7 @@ static int end_process(const struct vm_remove *rm, struct deadline deadline, boo
 
 /* Also whatever was started but never recorded. */
 static int end_members(const struct vm_remove *rm, struct deadline deadline, bool *existed, struct sp_error *err) {
-    for (;;) {
+    for (useconds_t us = POLL_FIRST_US;; wait_a_moment(&us)) {
         bool empty;
         int r = cgroup_is_empty(rm->cgroups, rm->cgroup, &empty, err);
         if (r < 0 || empty)
@@ -40,16 +46,16 @@ static int end_members(const struct vm_remove *rm, struct deadline deadline, boo
             return r;
         if (deadline_passed(deadline))
             return sp_error_set(err, SP_E_TIMEOUT, "processes of %s did not die in time", rm->id);
-        (void)usleep(POLL_US);
     }
 }
 
 /* A group stays busy for a moment after its last process. */
 static int remove_cgroup(const struct vm_remove *rm, struct sp_error *err) {
     struct deadline deadline = deadline_in_ms(CGROUP_BUSY_MS);
+    useconds_t us = POLL_FIRST_US;
     int r;
     while ((r = cgroup_remove(rm->cgroups, rm->cgroup, err)) == -SP_E_CONFLICT && !deadline_passed(deadline))
-        (void)usleep(POLL_US);
+        wait_a_moment(&us);
     return r;
 }
 

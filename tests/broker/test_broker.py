@@ -71,7 +71,7 @@ HOSTILE = {
     "unknown_request": b'{"request":"exec"}', "duplicate_key": b'{"request":"stat","request":"stat"}',
     "unknown_key": b'{"request":"stat","path":"/"}', "seq_negative": b'{"request":"stat","seq":-1}',
     "seq_text": b'{"request":"stat","seq":"1"}', "second_hello": b'{"request":"hello","version":1}',
-    "deep": b'{"request":"stat","seq":' + b"[" * 200 + b"]" * 200 + b"}", "too_long": b" " * 40000,
+    "deep": b'{"request":"stat","seq":' + b"[" * 200 + b"]" * 200 + b"}", "too_long": b" " * 60000,
 }
 for _name, _change in {
     "id_path": {"id": "../../etc/passwd"}, "id_empty": {"id": ""}, "id_short": {"id": "sbx_1"}, "id_upper": {"id": vm_id().upper()},
@@ -81,7 +81,7 @@ for _name, _change in {
     "mode": {"mode": "shell"}, "kernel_path": {"kernel": "../stock"}, "accelerator": {"accelerator": "xen"},
     "vcpus_none": {"vcpus": 0}, "vcpus_many": {"vcpus": 33}, "vcpus_float": {"vcpus": 1.5}, "vcpus_huge": {"vcpus": 2 ** 63},
     "memory_small": {"memory_mib": 63}, "memory_huge": {"memory_mib": 262145}, "config_text": {"config": "x"},
-    "config_big": {"config": {"x": "y" * 17000}}, "extra_key": {"uid": 0}, "boot_with_snapshot": {"mode": "template_boot", "id": vm_id("tpb")},
+    "config_big": {"config": {"x": "y" * 33000}}, "extra_key": {"uid": 0}, "boot_with_snapshot": {"mode": "template_boot", "id": vm_id("tpb")},
 }.items():
     HOSTILE[_name] = json.dumps({**START, **_change}).encode()
 for _name, _text in {
@@ -89,7 +89,14 @@ for _name, _text in {
     "sweep_many": {"request": "sweep", "known": [vm_id()] * 901}, "stop_path": {"request": "vm_stop", "id": "/"},
     "remove_path": {"request": "snapshot_remove", "snapshot": "."}, "template_dot": {"request": "template_remove", "template": ".."},
     "seal_manifest_list": {"request": "snapshot_seal", "id": vm_id("tpb"), "snapshot": KEY, "manifest": []},
-    "list_after": {"request": "vm_list", "after": "x"},
+    "list_after": {"request": "vm_list", "after": "x"}, "snapshots_after": {"request": "snapshot_list", "after": KEY},
+    "bind_path": {"request": "vm_bind", "id": vm_id("spr"), "sandbox": "../" + vm_id()},
+    "bind_of_sandbox": {"request": "vm_bind", "id": vm_id(), "sandbox": vm_id()},
+    "load_of_sandbox": {"request": "vm_load", "id": vm_id(), "template": DIGEST, "snapshot": KEY, "config": {}},
+    "take_over_template": {"request": "vm_snapshot", "id": vm_id(), "snapshot": KEY, "then": "stop", "manifest": {}},
+    "take_path": {"request": "vm_snapshot", "id": vm_id(), "snapshot": "snp_../x", "then": "stop", "manifest": {}},
+    "copy_over_template": {"request": "snapshot_copy", "snapshot": KEY, "to": KEY},
+    "blank_with_template": {**START, "mode": "blank", "id": vm_id("spr")},
 }.items():
     HOSTILE[_name] = json.dumps(_text).encode()
 
@@ -229,7 +236,7 @@ def test_start_list_stop(broker):
     vm = start(broker)
     listed, = broker.client.call("vm_list")["vms"]
     assert abs(listed.pop("created_realtime_ns") / 1e9 - time.time()) < 60
-    assert listed == {"id": vm["id"], "mode": "clone", "phase": "kept", "pid": vm["pid"], "start_time": vm["start_time"],
+    assert listed == {"id": vm["id"], "mode": "clone", "snapshot": broker.image_key, "phase": "kept", "pid": vm["pid"], "start_time": vm["start_time"],
                       "vmm_pid": vm["vmm_pid"], "alive": True, "uid": vm["uid"]}
     assert broker.client.call("vm_stop", id=vm["id"]) == {"existed": True}
     assert not alive(vm["pid"]) and not alive(vm["vmm_pid"])
@@ -253,7 +260,7 @@ def test_what_is_not_there(broker, what):
     elif what == "snapshot":
         refused("not_found", broker.start_vm, broker.image_template, snapshot=KEY)
     elif what == "kernel":
-        refused("not_found", start, broker, kernel="lean")
+        refused("not_found", broker.start_vm, broker.image_template, mode="template_boot", kernel="lean")
     elif what == "snapshot_of_other_template":
         refused("invalid", broker.start_vm, DIGEST, snapshot=broker.image_key)
     elif os.path.exists("/dev/kvm"):

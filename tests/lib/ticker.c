@@ -32,7 +32,8 @@ int main(int argc, char **argv) {
         }
     if (argc != 4 || strcmp(argv[1], "dirty") != 0)
         return 64;
-    uint64_t per_second = (uint64_t)atoi(argv[2]) * (1048576 / PAGE), pages = (uint64_t)atoi(argv[3]) * (1048576 / PAGE);
+    uint64_t per_second = (uint64_t)atoi(argv[2]) * (1048576 / PAGE),
+             pages = (uint64_t)atoi(argv[3]) * (1048576 / PAGE);
     uint8_t *at = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (at == MAP_FAILED)
         return 1;

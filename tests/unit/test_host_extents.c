@@ -114,10 +114,10 @@ static void test_digests_since(void **state) {
     assert_true(base_extents.n > 0 && extents_bytes(&extents) >= sizeof(piece));
     assert_ok(piece_digests_fd(base, &digests, &unit_error));
     assert_ok(piece_digests_fd(file, &whole, &unit_error));
-    const struct piece_base from = {
-        .size = 8 * sizeof(piece) + 100, .digests = &digests, .extents = &base_extents};
+    const struct piece_base from = {.size = 8 * sizeof(piece) + 100, .digests = &digests, .extents = &base_extents};
     assert_ok(piece_digests_since(file, &from, &extents, &since, &hashed, &unit_error));
-    assert_true(hashed >= 1 && hashed <= 2 && since.n == 2 && whole.n == 2); /* the piece that changed, and the one on other blocks */
+    assert_true(hashed >= 1 && hashed <= 2 && since.n == 2 &&
+                whole.n == 2); /* the piece that changed, and the one on other blocks */
     assert_memory_equal(since.rows, whole.rows, whole.n * sizeof(*whole.rows));
 }
 
