@@ -156,6 +156,7 @@ void sandbox_free(struct sandbox *s) {
     loop_timer_free(s->retry);
     sandbox_job_free(&s->snapshot);
     json_decref(s->vm_timings);
+    json_decref(s->operation.steps);
     template_spec_done(&s->spec);
     drop_want(s);
     free(s);
@@ -191,6 +192,8 @@ void sandbox_end_operation(struct sandbox *s, const struct fault *fault) {
     (void)text_copy(s->operation.id, sizeof(s->operation.id), s->want.operation_id);
     s->operation.fault = fault ? *fault : (struct fault){0};
     s->operation.ms = sandbox_now_ms(s) - s->since_ms;
+    json_decref(s->operation.steps);
+    s->operation.steps = NULL;
     if (fault)
         log_event(LOG_L_WARN, "operation_failed", "sandbox_id", s->id, "step", rows[s->state].name, "operation_id",
                   s->want.operation_id, "code", failure_name(fault->code), "message", fault->message, NULL);
@@ -213,6 +216,8 @@ static void stopped(struct sandbox *s) {
     case SB_FAILED:
     case SB_DELETED:
         log_event(LOG_L_INFO, "sandbox_gone", "sandbox_id", s->id, "state", rows[s->after].name, NULL);
+        if (s->after == SB_SUSPENDED && s->operation.fault.code == FAILURE_NONE) /* the end of the VM is part of it */
+            s->operation.ms = sandbox_now_ms(s) - s->snapshot.began_ms;
         sandbox_set_state(s, s->after);
         node_reconcile_soon(s->node); /* it may be wanted otherwise by now */
         break;

@@ -45,7 +45,7 @@ struct snapshot_job {
     bool was_running; /* stop: if it fails the VM goes on */
     struct broker_call *call;
     struct loop_timer *retry;
-    uint64_t began_ms, took_ms;
+    uint64_t began_ms;
     uint64_t memory_bytes, disk_bytes, exclusive_bytes, stall_us;
     struct fault fault; /* FAILED */
 };
@@ -80,6 +80,7 @@ struct sandbox {
         char id[ID_SIZE];   /* "" none */
         struct fault fault; /* NONE: it succeeded */
         uint64_t ms;
+        json_t *steps; /* {"broker_<step>_ms": ms}; NULL: none */
     } operation;
 
     /* what is said of it */

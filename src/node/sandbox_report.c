@@ -68,8 +68,9 @@ static json_t *report_fault(const struct fault *fault) {
 }
 
 static void add_operation(const struct sandbox *s, json_t *report) {
-    json_t *operation =
-        json_pack("{s:s, s:{s:I}}", "id", s->operation.id, "timings", "node_ms", (json_int_t)s->operation.ms);
+    json_t *timings = s->operation.steps ? json_copy(s->operation.steps) : json_object();
+    json_t *operation = json_pack("{s:s, s:o}", "id", s->operation.id, "timings", timings);
+    put_ms(timings, "node_ms", s->operation.ms);
     if (operation && s->operation.fault.code != FAILURE_NONE)
         (void)json_object_set_new(operation, "error", report_fault(&s->operation.fault));
     (void)json_object_set_new(report, "operation", operation);

@@ -11,6 +11,8 @@
 #include "node/sandbox_internal.h"
 #include <string.h>
 
+#define STEPS_MAX 24u
+
 static bool is_making(const struct snapshot_job *job) {
     return job->state == JOB_MAKING || job->state == JOB_REMOVING;
 }
@@ -53,10 +55,26 @@ static void take_sizes(struct snapshot_job *job, const json_t *reply) {
         (void)json_get_opt_u64(reply, "", numbers[i].key, 0, INT64_MAX, 0, numbers[i].value, NULL);
 }
 
+/* Where the broker spent the time: timings_us, under names of ours. */
+static json_t *copy_steps(const json_t *reply) {
+    json_t *steps = json_object(), *us;
+    const char *step;
+    char name[48];
+    json_object_foreach (json_object_get(reply, "timings_us"), step, us)
+        if (json_is_integer(us) && step[strspn(step, "abcdefghijklmnopqrstuvwxyz0123456789_")] == '\0' &&
+            text_printf(name, sizeof(name), "broker_%s_ms", step) && json_object_size(steps) < STEPS_MAX)
+            (void)json_object_set_new(steps, name, json_real((double)json_integer_value(us) / 1000));
+    return steps;
+}
+
 static void ready(struct sandbox *s, const json_t *reply) {
     struct snapshot_job *job = &s->snapshot;
     take_sizes(job, reply);
-    job->took_ms = sandbox_now_ms(s) - job->began_ms;
+    if (s->want.operation_id[0] && strcmp(s->want.snapshot_id, job->id) == 0) {
+        sandbox_end_operation(s, NULL);
+        s->operation.ms = sandbox_now_ms(s) - job->began_ms;
+        s->operation.steps = copy_steps(reply);
+    }
     set_job(s, JOB_READY);
     log_event(LOG_L_INFO, "snapshot_ready", "sandbox_id", s->id, "snapshot", job->id, NULL);
     snapshots_ready(s->node->snapshots, job->id);

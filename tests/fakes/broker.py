@@ -385,7 +385,7 @@ class FakeBroker:
                 vm.snapshot = key
                 vm.set("paused")
         self.snapshots.add(key)
-        return {"existed": False, "pages": 200, "stall_us": 9000, "timings_us": {}, **self.sizes()}
+        return {"existed": False, "pages": 200, "stall_us": 9000, "timings_us": {"copy": 1500}, **self.sizes()}
 
     @staticmethod
     def sizes():

@@ -39,8 +39,9 @@ def paused(node):
 def suspended(node):
     sandbox_id = node.running()
     wanted = snapshot("suspend")
-    node.control.move(sandbox_id, "suspended", "suspend", snapshot=wanted)
-    reported(node, sandbox_id, "suspended")
+    operation = node.control.move(sandbox_id, "suspended", "suspend", snapshot=wanted)
+    report = reported(node, sandbox_id, "suspended")["operation"]
+    assert report["id"] == operation and report["timings"]["broker_copy_ms"] == 1.5 and "node_ms" in report["timings"]
     fresh(node)
     return sandbox_id, wanted["id"]
 
