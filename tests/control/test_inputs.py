@@ -61,7 +61,7 @@ SANDBOX = [
     ({"template": "seed", "resources": {"disk_mib": 512}}, "resources.disk_mib", "no known field"),
     ({"template": "seed", "tempalte": "x"}, "tempalte", "did you mean template?"),
     ({"template": "seed", "network": {}}, "network", "no known field"),
-    ({"template": "seed", "lifecycle": {}}, "lifecycle", "no known field"),
+    ({"template": "seed", "lifecycles": {}}, "lifecycles", "did you mean lifecycle"),
 ]
 
 
@@ -269,9 +269,9 @@ def test_prefer_among_others(api):
 
 
 def test_unknown_paths_and_methods(api):
-    expect(api.get("/v1/snapshots"), 404, "not_found")
+    expect(api.get("/v1/volumes"), 404, "not_found")
     expect(api.get("/"), 404, "not_found")
-    expect(api.post(f"/v1/sandboxes/sbx_{'0' * 26}/pause"), 404, "not_found")
+    expect(api.post(f"/v1/sandboxes/sbx_{'0' * 26}/stop"), 404, "not_found")
     answer = api.call("PUT", "/v1/sandboxes")
     expect(answer, 405, "method_not_allowed")
     assert answer.headers["Allow"] == "POST, GET, HEAD"

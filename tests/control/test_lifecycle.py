@@ -211,7 +211,7 @@ def test_reports_that_do_not_fit(setup):
     item = item_of(made)
     other = w.node(start=False, node_id="node-b")
     assert other.observe(other.running(item)) == {"accepted": 0, "unknown": [item["id"]], "settled": []}
-    assert node.observe(node.running({**item, "generation": 2})) == {"accepted": 0, "unknown": []}
+    assert node.observe(node.running({**item, "generation": 2})) == {"accepted": 0, "unknown": [], "settled": []}
     assert node.observe(node.running({"id": "sbx_" + "0" * 26, "generation": 1}))["unknown"] == ["sbx_" + "0" * 26]
     assert api.get(f"/v1/sandboxes/{item['id']}").json["state"] == "creating"
     for bad in ({"sandboxes": [{"id": "x"}]}, {"sandboxes": {}}, {"sandboxes": [{**item, "state": "napping"}]},

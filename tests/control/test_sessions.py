@@ -155,6 +155,7 @@ def test_other_tenants_see_nothing(api, world, running):
     box = running()
     session = api.post(f"/v1/sandboxes/{box['id']}/sessions", {"command": "x"}).json["session_id"]
     operation = api.get(f"/v1/operations?sandbox_id={box['id']}").json["items"][0]["id"]
+    snapshot = api.post(f"/v1/sandboxes/{box['id']}/snapshot", {}, prefer=20).json["snapshot"]["id"]
     tenant = api.post("/v1/tenants", {"name": f"stranger-{time.monotonic_ns()}"}).json["id"]
     scopes = ["sandboxes:read", "sandboxes:write", "sessions:write", "templates:read", "templates:write", "tokens:write"]
     token = api.post("/v1/tokens", {"scopes": scopes, "tenant_id": tenant}).json["secret"]
@@ -162,9 +163,16 @@ def test_other_tenants_see_nothing(api, world, running):
                                ("PATCH", f"/v1/sandboxes/{box['id']}", {"name": "mine"}),
                                ("POST", f"/v1/sandboxes/{box['id']}/sessions", {"command": "x"}),
                                ("GET", f"/v1/sandboxes/{box['id']}/sessions", None),
+                               *[("POST", f"/v1/sandboxes/{box['id']}/{verb}", {}) for verb in
+                                 ("pause", "suspend", "wake", "snapshot", "fork")],
+                               ("POST", f"/v1/sandboxes/{box['id']}/rollback", {"snapshot_id": snapshot}),
+                               ("POST", "/v1/sandboxes", {"snapshot_id": snapshot}),
+                               ("GET", f"/v1/snapshots/{snapshot}", None), ("DELETE", f"/v1/snapshots/{snapshot}", None),
+                               ("PATCH", f"/v1/snapshots/{snapshot}", {"name": "mine"}),
                                ("GET", f"/v1/sessions/{session}", None), ("GET", f"/v1/operations/{operation}", None)):
         answer = api.call(method, path, body=body, token=token)
         assert answer.status == 404 and answer.code == "not_found", (method, path, answer)
     assert api.get("/v1/sandboxes", token=token).json["items"] == []
     assert api.get("/v1/operations", token=token).json["items"] == []
+    assert api.get("/v1/snapshots", token=token).json["items"] == []
     assert api.get(f"/v1/operations?sandbox_id={box['id']}", token=token).json["items"] == []
