@@ -30,7 +30,7 @@ def of_state(node, state):
 
 
 def wait_warm(node, n):
-    node.broker.wait(lambda: len(of_state(node, "warm")) == n, timeout=10)
+    node.broker.wait(lambda: len(of_state(node, "warm")) == n, timeout=30)
     time.sleep(0.05)  # the node has heard it too
 
 
@@ -126,7 +126,7 @@ def test_an_outdated_pool_is_replaced(warm):
     old = {vm.id for vm in of_state(warm, "warm")}
     warm.broker.templates.add("e" * 64)
     set_pools(warm, pool(2, template={"digest": "e" * 64, "manifest": MANIFEST}))
-    warm.broker.wait(lambda: not old & set(warm.broker.vms), timeout=10)
+    warm.broker.wait(lambda: not old & set(warm.broker.vms), timeout=30)
     wait_warm(warm, 2)
     assert {vm.request["template"] for vm in of_state(warm, "warm")} == {"e" * 64}
     set_pools(warm)
@@ -174,7 +174,8 @@ def test_the_node_dies_in_a_bind(warm, cut, identified):
     report = warm.control.wait_report(sandbox_id, "running")
     vm = warm.broker.vms[sandbox_id]
     assert report["ready"] and vm.called == sandbox_id and vm.identity["hostname"] == "box"
-    assert (vm.request["id"] == taken) == (cut == "after")
+    if identified or cut == "after":  # else it is as warm as it was, and may be taken as well as another
+        assert (vm.request["id"] == taken) == (cut == "after")
     warm.broker.wait(lambda: taken not in warm.broker.vms)
     assert len([v for v in warm.broker.vms.values() if v.called == sandbox_id]) == 1
 
@@ -195,7 +196,7 @@ def test_spares_outlive_the_node(cold):
     cold.start(blank_vmms=1)
     set_pools(cold, pool(2))
     wait_warm(cold, 2)
-    cold.broker.wait(lambda: len(of_state(cold, "blank")) >= 1, timeout=10)
+    cold.broker.wait(lambda: len(of_state(cold, "blank")) >= 1, timeout=30)
     before = {vm.id for vm in of_state(cold, "warm")}
     blanks = {vm.id for vm in of_state(cold, "blank")}
     cold.kill()
@@ -217,7 +218,7 @@ def test_spares_of_another_engine_go(cold):
     cold.stop()
     (cold.state_dir / "kernels" / "stock" / "initrd.cpio").write_bytes(b"another agent")
     cold.start()
-    cold.broker.wait(lambda: not old & set(cold.broker.vms), timeout=10)
+    cold.broker.wait(lambda: not old & set(cold.broker.vms), timeout=30)
     wait_warm(cold, 2)
 
 
@@ -235,7 +236,7 @@ def test_a_template_in_demand_gets_warm_ones(cold):
 def stocked(cold):
     cold.start(blank_vmms=2)
     cold.running()
-    cold.broker.wait(lambda: len([v for v in of_state(cold, "blank") if v.request["memory_mib"] == 128]) == 2, timeout=10)
+    cold.broker.wait(lambda: len([v for v in of_state(cold, "blank") if v.request["memory_mib"] == 128]) == 2, timeout=30)
     time.sleep(0.05)
     return cold
 
@@ -245,7 +246,7 @@ def test_a_blank_serves_a_start(stocked):
     assert stocked.control.wait_report(sandbox_id, "running")["start_kind"] == "blank"
     vm = stocked.broker.vms[sandbox_id]
     assert vm.request["id"].startswith("spr_") and vm.identity["hostname"] == "box" and vm.generation == 1
-    stocked.broker.wait(lambda: len(of_state(stocked, "blank")) == 2, timeout=10)
+    stocked.broker.wait(lambda: len(of_state(stocked, "blank")) == 2, timeout=30)
 
 
 @pytest.mark.parametrize("how", ["refused", "dies", "fails"])
