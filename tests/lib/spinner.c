@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Reads random numbers as fast as it can and notes each with both clocks, in a ring in a file that outlives a freeze: what a
- * program sees from its first instruction on after it was thawed. Ends when the file <ring>.stop is there.
+ * program sees from its first instruction on after it was thawed. Once the wall clock was stepped against the monotonic one (it
+ * was thawed) it goes on as fast for SPIN_NS and slowly from then on, so that many copies do not need a processor each. Ends when
+ * the file <ring>.stop is there.
  */
 #include <fcntl.h>
 #include <stdint.h>
@@ -13,6 +15,9 @@
 #include <unistd.h>
 
 #define ENTRIES (1u << 17)
+#define STEP_NS 20000000
+#define SPIN_NS 200000000
+#define SLOW_NS 20000000
 
 struct entry {
     int64_t monotonic, realtime;
@@ -35,12 +40,20 @@ int main(int argc, char **argv) {
     struct entry *ring = mmap(NULL, ENTRIES * sizeof(struct entry), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (ring == MAP_FAILED)
         return 1;
+    int64_t offset = now(CLOCK_REALTIME) - now(CLOCK_MONOTONIC), slow_at = INT64_MAX;
     for (uint32_t i = 0;; i++) {
         struct entry e = {.monotonic = now(CLOCK_MONOTONIC), .realtime = now(CLOCK_REALTIME)};
         if (getrandom(&e.value, sizeof e.value, 0) != sizeof e.value)
             return 1;
         ring[i % ENTRIES] = e;
-        if (i % 1024 == 0 && access(stop, F_OK) == 0)
+        int64_t step = e.realtime - e.monotonic - offset;
+        if (step > STEP_NS || step < -STEP_NS) {
+            offset = e.realtime - e.monotonic;
+            slow_at = e.monotonic + SPIN_NS;
+        }
+        if (e.monotonic > slow_at)
+            nanosleep(&(struct timespec){.tv_nsec = SLOW_NS}, NULL);
+        if ((i % 1024 == 0 || e.monotonic > slow_at) && access(stop, F_OK) == 0)
             return 0;
     }
 }
