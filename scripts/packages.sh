@@ -44,6 +44,11 @@ test     python3-jsonschema  checks answers against the contract
 test     python3-yaml        reads the contract
 test     podman              comparison in benchmarks
 test     runc                comparison in benchmarks
+kvm      qemu-system-x86     the emulated machine
+kvm      mmdebstrap          its root file system
+kvm      e2fsprogs           its disks
+kvm      cpio                its initramfs
+kvm      kmod                modules of its kernel
 fuzz     clang               compiler with libFuzzer
 fuzz     libclang-rt-14-dev  sanitizer and fuzzer runtime
 lint     clang-format        C style

@@ -23,6 +23,7 @@ broker       part_broker       the privileged broker and its jails
 engine       part_engine       virtual machines below the control plane
 system       part_system       the real system over its public interfaces
 fault        part_fault        kill, full disk, broken peer at every step
+kvm          part_kvm          the real system on KVM, in an emulated machine that has it
 docs         part_docs         every command the documentation shows
 '
 
@@ -125,3 +126,14 @@ part_system() { system_part system; }
 part_fault() { system_part fault; }
 
 part_docs() { system_part docs; }
+
+# Skipped where the machine cannot be made; the script's last words on stdout are the reason.
+part_kvm() {
+    local reason status=0
+    need_system
+    (ensure_packages kvm) || skip_part "the packages to make an emulated machine cannot be had"
+    reason=$(with_cache_lock scripts/kvm-image.sh "$SPACE_CACHE_DIR/kvm") || status=$?
+    [ $status -ne 77 ] || skip_part "$reason"
+    [ $status -eq 0 ] || die "scripts/kvm-image.sh failed (exit status $status)"
+    "$PYTHON" tests/kvm/machine.py "$SPACE_CACHE_DIR/kvm" "$PART_DIR"
+}
