@@ -54,7 +54,7 @@ static unsigned write_file(const char *path, const char *text, mode_t mode) {
         return errno == ELOOP ? 0 : failed(path);
     if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode))
         return 0;
-    if (pwrite(fd, text, len, 0) != (ssize_t)len || ftruncate(fd, (off_t)len) < 0)
+    if (pwrite(fd, text, len, 0) != (ssize_t)len || (st.st_size > (off_t)len && ftruncate(fd, (off_t)len) < 0))
         return failed(path);
     return 0;
 }
