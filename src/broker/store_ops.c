@@ -15,8 +15,10 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <sys/resource.h>
 
 #define CHECK_TIMEOUT_MS 600000
+#define BACKGROUND_NICE 10
 #define REMOVE_TIMEOUT_MS 120000
 #define LIST_MAX 200 /* of each kind in one reply */
 
@@ -25,6 +27,7 @@ struct store_job {
     struct broker *broker;
     char key[BROKER_KEY_SIZE];
     char digest[SHA256_HEX_SIZE];
+    bool in_background; /* nobody waits for it */
     struct reply_to to;
 };
 
@@ -89,12 +92,15 @@ struct snapshot_entry *store_ops_snapshot(struct broker *b, const char *key) {
 static int check_work(void *arg, json_t **ret_result, struct sp_error *err) {
     const struct store_job *job = arg;
     (void)ret_result;
+    if (job->in_background)
+        (void)setpriority(PRIO_PROCESS, 0, BACKGROUND_NICE);
     return snapshot_check(&job->broker->layout, job->key, SNAPSHOT_FULL, err);
 }
 
 static void check_done(void *arg, const json_t *result, const struct sp_error *error);
 
-void store_ops_check(struct broker *b, struct snapshot_entry *e) {
+static void check(struct broker *b, struct snapshot_entry *e, bool in_background) {
+    struct store_job *job;
     struct job_spec spec = {.name = "snapshot_check",
                             .timeout_ms = CHECK_TIMEOUT_MS,
                             .work = check_work,
@@ -105,20 +111,25 @@ void store_ops_check(struct broker *b, struct snapshot_entry *e) {
         return;
     e->trust = TRUST_CHECKING;
     e->tried = true;
-    spec.arg = store_job_new(b, e->key, "", NULL);
+    spec.arg = job = store_job_new(b, e->key, "", NULL);
+    job->in_background = in_background;
     if (jobs_add(b->jobs, &spec, &err) < 0) {
-        free(spec.arg);
+        free(job);
         e->trust = TRUST_UNCHECKED;
         e->why = err;
         vm_ops_snapshot_checked(b, e);
     }
 }
 
+void store_ops_check(struct broker *b, struct snapshot_entry *e) {
+    check(b, e, false);
+}
+
 /* One after the other: a check ends by starting the next. */
 static void check_next(struct broker *b) {
     for (struct snapshot_entry *e = b->snapshots; e; e = e->next)
         if (e->trust == TRUST_UNCHECKED && !e->tried) {
-            store_ops_check(b, e);
+            check(b, e, true);
             return;
         }
 }

@@ -175,12 +175,41 @@ static void test_full_queue(void **state) {
     jobs = jobs_new(reactor);
 }
 
+/* One that runs is ended soon, one that waits is not begun, others are left alone, and a deadline is never put off. */
+static void test_hurry(void **state) {
+    static struct probe hangs[8];
+    struct probe waits = {.how = WORK_ANSWERS}, other = {.how = WORK_ANSWERS}, last = {.how = WORK_HANGS};
+    (void)state;
+    for (size_t i = 0; i < ARRAY_SIZE(hangs); i++) {
+        hangs[i] = (struct probe){.how = WORK_HANGS};
+        assert_ok(add(&hangs[i], 60000));
+    }
+    assert_ok(add(&other, 60000));
+    assert_ok(add(&waits, 60000));
+    jobs_hurry(jobs, &waits, 1000);
+    assert_int_equal(waits.done, 1);
+    assert_int_equal(waits.error.code, SP_E_CONFLICT);
+    assert_ok(add(&last, 100)); /* the queue's end is in order */
+    jobs_hurry(jobs, &other, 1000);
+    assert_int_equal(other.error.code, SP_E_CONFLICT);
+    for (size_t i = 0; i < ARRAY_SIZE(hangs); i++) {
+        jobs_hurry(jobs, &hangs[i], 20);
+        jobs_hurry(jobs, &hangs[i], 60000);
+    }
+    run_until_idle();
+    for (size_t i = 0; i < ARRAY_SIZE(hangs); i++)
+        assert_true(hangs[i].done == 1 && hangs[i].error.code == SP_E_TIMEOUT);
+    assert_true(waits.done == 1 && other.done == 1 && last.done == 1);
+    jobs_hurry(jobs, &last, 0); /* nothing of that kind */
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_result),
         cmocka_unit_test(test_error),
         cmocka_unit_test(test_death),
         cmocka_unit_test(test_timeout),
+        cmocka_unit_test(test_hurry),
         cmocka_unit_test(test_reaped_before_it_is_finished),
         cmocka_unit_test(test_more_than_run_at_once),
         cmocka_unit_test(test_full_queue),
