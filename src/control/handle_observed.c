@@ -151,14 +151,16 @@ static int read_snapshot(struct request *rq, const json_t *item, const char *pat
 /* RFC 3339 in UTC, as we write it ourselves. */
 static bool parse_time(const char *text, int64_t *ret_ms) {
     struct tm tm = {0};
-    unsigned ms = 0;
-    int used = 0;
+    int64_t ms = 0;
     const char *rest = strptime(text, "%Y-%m-%dT%H:%M:%S", &tm);
     if (!rest)
         return false;
-    if (*rest == '.' && (sscanf(rest, ".%3u%n", &ms, &used) != 1 || used != 4))
-        return false;
-    rest += used;
+    if (*rest == '.') {
+        if (strspn(rest + 1, "0123456789") != 3)
+            return false;
+        ms = (rest[1] - '0') * 100 + (rest[2] - '0') * 10 + (rest[3] - '0');
+        rest += 4;
+    }
     *ret_ms = (int64_t)timegm(&tm) * 1000 + ms;
     return strcmp(rest, "Z") == 0 && *ret_ms > 0;
 }
