@@ -72,6 +72,12 @@ static void check_clock(void) {
     check(guest > before - 100e6 && guest < (double)clock_realtime_ns() + 100e6, "its clock does not lag", NULL);
 }
 
+static void check_pause_refused(void) {
+    _cleanup_json_ json_t *done = harness_operate(&vm, json_pack("{s:s}", "request", "pause"), NULL, 0);
+    const char *code = json_string_value(json_object_get(json_object_get(done, "error"), "code"));
+    check(code && strcmp(code, "host_disk_full") == 0, "and is not paused on top of it", code);
+}
+
 int main(int argc, char **argv) {
     struct harness h;
     struct writer w = {.code = -1};
@@ -87,6 +93,7 @@ int main(int argc, char **argv) {
         harness_die("thread");
     check(wait_stalled(true, 60000), "a full host disk stalls the VM", NULL);
     check(!json_is_true(json_object_get(vm.status, "ready")), "a stalled VM is not ready", NULL);
+    check_pause_refused();
     (void)sleep(3);
     check(is_stalled() && strcmp(harness_state(&vm), "running") == 0, "it stays so while there is no room", NULL);
     (void)unlink(ballast);
