@@ -40,6 +40,10 @@ def state(system, sandbox):
     return system.api.sandbox(sandbox)["state"]
 
 
+def generation(system, sandbox):
+    return json.loads(system.cli("get", sandbox, "-o", "json").stdout)["generation"]
+
+
 def count(system, sandbox):
     return guest.count(system.api, sandbox)
 
@@ -109,7 +113,7 @@ def test_wake(system, line):
 def test_snapshot(system, line):
     line.snapshot = system.cli("snapshot", line.sandbox, "--name", "kept", timeout=WAIT_S).stdout.decode().split()[0]
     snapshot = system.api.ok("GET", "/v1/snapshots/" + line.snapshot)
-    assert snapshot["state"] == "ready" and snapshot["memory_bytes"] == 256 << 20
+    assert snapshot["state"] == "ready" and snapshot["memory_bytes"] > 0
     counts_on(system, line.sandbox, line.reached)
 
 
@@ -137,12 +141,12 @@ def test_fork_of_a_fork(system, line):
 
 def test_rollback(system, line):
     shell(system, line.sandbox, "echo later >note; sync")
-    before = count(system, line.sandbox)
+    before = generation(system, line.sandbox)
     system.cli("rollback", line.sandbox, line.snapshot, timeout=WAIT_S)
     assert state(system, line.sandbox) == "running"
     assert shell(system, line.sandbox, "cat note") == "42\n"
     counts_on(system, line.sandbox, line.reached)
-    assert json.loads(system.cli("get", line.sandbox, "-o", "json").stdout)["generation"] > 1 and before > 0
+    assert generation(system, line.sandbox) > before
 
 
 def test_delete(system, line):
