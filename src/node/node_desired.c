@@ -47,6 +47,14 @@ static void act_rest(struct node *n, const struct desired *d) {
     sandbox_rest(s);
 }
 
+/* Its snapshot is whole, and what the VM did since the start was promised to nobody. */
+static void act_put_back(struct sandbox *s, const struct desired *d) {
+    assert(s && d);
+    sandbox_set_want(s, d);
+    s->generation = d->generation;
+    sandbox_stop(s, SB_SUSPENDED);
+}
+
 static void act_look(struct node *n, const struct desired *d) {
     struct sandbox *s = sandbox_new(n, d->id);
     sandbox_set_want(s, d);
@@ -130,6 +138,9 @@ void node_reconcile(struct node *n, struct sandbox *s, const struct desired *d) 
         break;
     case RECONCILE_REST:
         act_rest(n, d);
+        break;
+    case RECONCILE_PUT_BACK:
+        act_put_back(s, d);
         break;
     case RECONCILE_LOOK:
         act_look(n, d);

@@ -8,7 +8,7 @@ static const char *const names[RECONCILE_ACTION_COUNT_] = {
     [RECONCILE_PAUSE] = "pause",       [RECONCILE_RESUME] = "resume", [RECONCILE_SUSPEND] = "suspend",
     [RECONCILE_SNAPSHOT] = "snapshot", [RECONCILE_COPY] = "copy",     [RECONCILE_REST] = "rest",
     [RECONCILE_LOOK] = "look",         [RECONCILE_DELETE] = "delete", [RECONCILE_LOST] = "lost",
-    [RECONCILE_SAY_AGAIN] = "say",     [RECONCILE_FORGET] = "forget",
+    [RECONCILE_SAY_AGAIN] = "say",     [RECONCILE_FORGET] = "forget", [RECONCILE_PUT_BACK] = "put_back",
 };
 
 const char *reconcile_action_name(enum reconcile_action action) {
@@ -92,7 +92,11 @@ static enum reconcile_action when_paused(const struct desired *d, const struct l
 }
 
 static enum reconcile_action wanted(const struct desired *d, const struct local *local) {
-    bool newer = local->generation && d->generation > local->generation && d->want == WANT_RUNNING;
+    bool is_old = local->generation && d->generation > local->generation;
+    bool newer = is_old && d->want == WANT_RUNNING;
+    bool has_vm = local->state >= LOCAL_COMING && local->state <= LOCAL_BUSY;
+    if (is_old && has_vm && d->want == WANT_SUSPENDED && !d->snapshot_id[0])
+        return RECONCILE_PUT_BACK;
     switch (local->state) {
     case LOCAL_NONE:
         return absent(d);

@@ -28,6 +28,7 @@ enum reconcile_action {
     RECONCILE_SNAPSHOT,  /* make the snapshot, leave it as it is */
     RECONCILE_COPY,      /* the same of one that is suspended: out of its own snapshot */
     RECONCILE_REST,      /* nothing is here and nothing is to be: it is suspended */
+    RECONCILE_PUT_BACK,  /* control gave the start of a suspended one up: end its VM, it is suspended as before */
     RECONCILE_LOOK,      /* nothing is here of one that was to be suspended: is its snapshot? */
     RECONCILE_DELETE,    /* end it and say deleted */
     RECONCILE_LOST,      /* control saw it running, it is not here: failed */
