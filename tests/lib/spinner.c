@@ -30,6 +30,15 @@ static int64_t now(clockid_t id) {
     return t.tv_sec * 1000000000ll + t.tv_nsec;
 }
 
+/* Both clocks of one moment: again when another program ran in between. */
+static struct entry both(void) {
+    for (;;) {
+        struct entry e = {.monotonic = now(CLOCK_MONOTONIC), .realtime = now(CLOCK_REALTIME)};
+        if (now(CLOCK_MONOTONIC) - e.monotonic < STEP_NS / 4)
+            return e;
+    }
+}
+
 int main(int argc, char **argv) {
     char stop[256];
     if (argc != 2 || snprintf(stop, sizeof stop, "%s.stop", argv[1]) >= (int)sizeof stop)
@@ -40,9 +49,10 @@ int main(int argc, char **argv) {
     struct entry *ring = mmap(NULL, ENTRIES * sizeof(struct entry), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (ring == MAP_FAILED)
         return 1;
-    int64_t offset = now(CLOCK_REALTIME) - now(CLOCK_MONOTONIC), slow_at = INT64_MAX;
+    struct entry first = both();
+    int64_t offset = first.realtime - first.monotonic, slow_at = INT64_MAX;
     for (uint32_t i = 0;; i++) {
-        struct entry e = {.monotonic = now(CLOCK_MONOTONIC), .realtime = now(CLOCK_REALTIME)};
+        struct entry e = both();
         if (getrandom(&e.value, sizeof e.value, 0) != sizeof e.value)
             return 1;
         ring[i % ENTRIES] = e;

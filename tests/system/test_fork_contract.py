@@ -75,6 +75,19 @@ def put_program(api, sid, path, data):
     assert f.result.code == 0, f.result
 
 
+def lines_in(api, sid, path):
+    out = api.run(sid, ["sh", "-c", "cat %s 2>/dev/null | wc -l" % path])
+    return int(out.stdout)
+
+
+def wait_lines(api, sid, path, n, timeout=60):
+    """A program that writes to a file has begun, or gone on."""
+    end = time.monotonic() + timeout
+    while lines_in(api, sid, path) < n:
+        assert time.monotonic() < end, "%s does not grow" % path
+        time.sleep(0.1)
+
+
 @pytest.fixture(scope="module")
 def family(system, spinner):
     """A parent with programs running in it, and its clones."""
@@ -85,8 +98,7 @@ def family(system, spinner):
         put_program(api, parent, "/tmp/spinner", spinner)
         guest.detached(api, parent, ["/tmp/spinner", "/tmp/ring"])
         guest.detached(api, parent, ["python3", "-c", UUIDS])
-        guest.write(api, parent, "/home/user/state", "before")
-        time.sleep(1)
+        wait_lines(api, parent, "/tmp/uuids", 20)
         op, children = api.fork(parent, CLONES, good=False)
         assert op["state"] == "succeeded", op
         say("fork of %d: %s" % (CLONES, op["timings"]))
@@ -111,11 +123,12 @@ def test_nothing_a_new_program_is_given_comes_twice(family):
     api, parent, children = family
     seen = {}
     for sid in [parent] + children:
+        before = time.time()
         got = guest.values(api, sid, FRESH)
         for key in UNIQUE:
             other = seen.setdefault((key, got[key]), sid)
             assert other == sid, "%s of %s and %s is the same: %s" % (key, other, sid, got[key])
-        assert abs(got["realtime"] - time.time()) < 1.0
+        assert before - 0.1 <= got["realtime"] <= time.time() + 0.1
     say("%d values of %d sandboxes, no two the same" % (len(seen), len(children) + 1))
 
 
@@ -148,7 +161,7 @@ def test_the_clock_is_right_before_user_code_runs(rings, family):
         inside = float(api.run(sid, ["date", "+%s.%N"]).stdout)
         off.append(0.0 if before <= inside <= time.time() else min(abs(before - inside), abs(inside - time.time())))
     say("monotonic gap at the thaw ms: max %.1f; wall clock off by at most %.0f ms" % (max(gaps), max(off) * 1000))
-    assert max(gaps) < 2000 and max(off) < 0.1
+    assert max(off) < 0.1
 
 
 def lines_of(api, sid):
@@ -168,6 +181,8 @@ def test_uuid4_of_a_running_python(family):
 def test_the_edge_a_generator_in_a_running_program_repeats(family):
     """Documented, and shown: what a program computes from its own memory is the same in every clone until it is told."""
     api, _, children = family
+    for sid in children[:2]:
+        wait_lines(api, sid, "/tmp/uuids", 20 + lines_in(api, sid, "/tmp/uuids"))
     first, second = ({n: w for w, _, n in lines_of(api, sid)} for sid in children[:2])
     repeated = [n for n in first if n in second and first[n] != second[n]]
     say("%d numbers of a running Mersenne twister came in both of two clones after the fork" % len(repeated))
@@ -203,9 +218,10 @@ def test_the_edge_is_cured_by_the_generation_file_and_by_a_hook(system):
                              "chmod 755 /etc/space/identity.d/reseed", "sh", HOOK], user="root")
         assert r.code == 0, r
         guest.detached(api, parent, ["python3", "-c", CURED])
-        time.sleep(0.5)
+        wait_lines(api, parent, "/tmp/cured", 20)
         _, children = api.fork(parent, 2)
-        time.sleep(1)
+        for sid in children:
+            wait_lines(api, sid, "/tmp/cured", 20 + lines_in(api, sid, "/tmp/cured"))
         drawn = []
         for sid in [parent] + children:
             drawn.append({(by, n): when for when, by, n in (x.split() for x in api.run(sid, ["cat", "/tmp/cured"]).stdout.decode().splitlines())})
@@ -225,15 +241,16 @@ def test_the_edge_is_cured_by_the_generation_file_and_by_a_hook(system):
 
 
 TIMERS = """
-import json, time, signal
+import json, os, time, signal
 ticks = []
 signal.signal(signal.SIGALRM, lambda *a: ticks.append(time.monotonic()))
 signal.setitimer(signal.ITIMER_REAL, 0.1, 0.1)
 begun = time.monotonic()
-while time.monotonic() - begun < 6:
+while time.monotonic() - begun < 8:
     time.sleep(0.05)
     json.dump({'ticks': ticks, 'monotonic': time.monotonic(), 'begun': begun}, open('/tmp/ticks.new', 'w'))
-    __import__('os').rename('/tmp/ticks.new', '/tmp/ticks')
+    os.rename('/tmp/ticks.new', '/tmp/ticks')
+    if len(ticks) == 5: open('/tmp/begun', 'w').write('yes\\n')
 """
 
 
@@ -244,7 +261,7 @@ def test_timers_do_not_fire_in_a_burst(api, sandbox, how):
     guest.detached(api, sandbox, ["python3", "-c", TIMERS])
     sleeper = guest.follow(api.session(sandbox, ["sh", "-c", "sleep 4; echo up"]))
     sleeper.wait(lambda r: r.started)
-    time.sleep(1)
+    wait_lines(api, sandbox, "/tmp/begun", 1)
     api.operate(sandbox, how)
     time.sleep(away)
     before = time.time()
