@@ -91,34 +91,49 @@ static enum reconcile_action when_paused(const struct desired *d, const struct l
     return d->snapshot_id[0] ? RECONCILE_SUSPEND : RECONCILE_SAY_AGAIN;
 }
 
+/* No VM is here any more. */
+static enum reconcile_action at_rest(const struct desired *d, const struct local *local, bool newer) {
+    /* Of one that had failed: its last good snapshot may be woken. */
+    if (newer && (local->state != LOCAL_DELETED || d->start_snapshot[0]))
+        return RECONCILE_START;
+    if (local->state == LOCAL_SUSPENDED && d->want == WANT_SUSPENDED)
+        return arrived(d, local, "suspended");
+    if (local->state == LOCAL_DELETED || (local->state == LOCAL_FAILED && observed_is(d, "failed")))
+        return RECONCILE_NOTHING;
+    return RECONCILE_SAY_AGAIN;
+}
+
+/* A VM of an earlier generation than the wanted one, at whatever it is. */
+static enum reconcile_action outdated(const struct desired *d, bool *ret_decided) {
+    *ret_decided = d->want == WANT_RUNNING || (d->want == WANT_SUSPENDED && !d->snapshot_id[0]);
+    return d->want == WANT_RUNNING ? RECONCILE_RESTART : RECONCILE_PUT_BACK;
+}
+
+static enum reconcile_action with_vm(const struct desired *d, const struct local *local) {
+    if (local->state == LOCAL_RUNNING)
+        return when_running(d, local);
+    return local->state == LOCAL_PAUSED ? when_paused(d, local) : RECONCILE_NOTHING;
+}
+
 static enum reconcile_action wanted(const struct desired *d, const struct local *local) {
-    bool is_old = local->generation && d->generation > local->generation;
-    bool newer = is_old && d->want == WANT_RUNNING;
-    bool has_vm = local->state >= LOCAL_COMING && local->state <= LOCAL_BUSY;
-    if (is_old && has_vm && d->want == WANT_SUSPENDED && !d->snapshot_id[0])
-        return RECONCILE_PUT_BACK;
+    bool is_old = local->generation && d->generation > local->generation, decided = false;
+    enum reconcile_action action = RECONCILE_NOTHING;
     switch (local->state) {
     case LOCAL_NONE:
         return absent(d);
-    case LOCAL_COMING:
-    case LOCAL_BUSY:
-        return newer ? RECONCILE_RESTART : RECONCILE_NOTHING;
-    case LOCAL_RUNNING:
-        return newer ? RECONCILE_RESTART : when_running(d, local);
-    case LOCAL_PAUSED:
-        return newer ? RECONCILE_RESTART : when_paused(d, local);
-    case LOCAL_SUSPENDED:
-        if (newer)
-            return RECONCILE_START;
-        return d->want == WANT_SUSPENDED ? arrived(d, local, "suspended") : RECONCILE_SAY_AGAIN;
-    case LOCAL_FAILED:
-        if (newer)
-            return RECONCILE_START;
-        return observed_is(d, "failed") ? RECONCILE_NOTHING : RECONCILE_SAY_AGAIN;
-    case LOCAL_DELETED: /* of one that had failed: its last good snapshot may be woken */
-        return newer && d->start_snapshot[0] ? RECONCILE_START : RECONCILE_NOTHING;
     case LOCAL_STOPPING:
         return RECONCILE_NOTHING;
+    case LOCAL_COMING:
+    case LOCAL_BUSY:
+    case LOCAL_RUNNING:
+    case LOCAL_PAUSED:
+        if (is_old)
+            action = outdated(d, &decided);
+        return decided ? action : with_vm(d, local);
+    case LOCAL_SUSPENDED:
+    case LOCAL_FAILED:
+    case LOCAL_DELETED:
+        return at_rest(d, local, is_old && d->want == WANT_RUNNING);
     }
     return RECONCILE_NOTHING;
 }
