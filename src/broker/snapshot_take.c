@@ -370,12 +370,13 @@ static uint64_t allocated(int fd) {
 
 static json_t *describe(const struct work *w, json_t *times) {
     const struct part *memory = &w->parts[MEMORY], *disk = &w->parts[DISK];
+    uint64_t exclusive = extents_exclusive(&memory->extents) + extents_exclusive(&disk->extents);
+    uint64_t hashed = memory->hashed + disk->hashed;
     return json_pack("{s:b, s:I, s:I, s:I, s:I, s:I, s:o, s:I, s:I}", "existed", false, "memory_bytes",
                      (json_int_t)allocated(memory->fd), "disk_bytes", (json_int_t)allocated(disk->fd),
-                     "exclusive_bytes",
-                     (json_int_t)(extents_exclusive(&memory->extents) + extents_exclusive(&disk->extents)), "pages",
-                     (json_int_t)w->pages, "stall_us", (json_int_t)w->stall_us, "timings_us", times, "extents",
-                     (json_int_t)memory->extents.n, "pieces_hashed", (json_int_t)(memory->hashed + disk->hashed));
+                     "exclusive_bytes", (json_int_t)exclusive, "pages", (json_int_t)w->pages, "stall_us",
+                     (json_int_t)w->stall_us, "timings_us", times, "extents", (json_int_t)memory->extents.n,
+                     "pieces_hashed", (json_int_t)hashed);
 }
 
 int snapshot_take(const struct snapshot_take *take, struct vm_record *record, json_t **ret, struct sp_error *err) {

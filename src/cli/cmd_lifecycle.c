@@ -167,7 +167,7 @@ static size_t print_children(const json_t *children) {
 
 static int make_fork(const struct api *a, const char *id, const json_t *body, bool no_wait, struct sp_error *err) {
     _cleanup_json_ json_t *answer = NULL, *op = NULL;
-    const char *operation;
+    const char *operation = "";
     char target[128];
     struct sp_error outcome = {0};
     int r = ask(a, id, "fork", body, &answer, err);

@@ -9,7 +9,8 @@
 /* What a child is made of. */
 struct plan_of_fork {
     const struct sandbox *parent;
-    const char *operation_id, *start_id;
+    char operation_id[ID_SIZE], snapshot_id[ID_SIZE]; /* new ones */
+    const char *start_id;
     const char *metadata, *env; /* JSON text */
     uint64_t count;
     struct sandbox_description description; /* but for the name */
@@ -50,23 +51,21 @@ static int insert_child(struct request *rq, const struct plan_of_fork *f, uint64
 /* Of a running or paused one a snapshot is made; the others have one that they stand on. */
 static int begin(struct request *rq, struct plan_of_fork *f) {
     bool has_vm = f->parent->state == SANDBOX_RUNNING || f->parent->state == SANDBOX_PAUSED;
-    char operation_id[ID_SIZE], snapshot_id[ID_SIZE];
-    id_new(operation_id, ID_OPERATION);
-    id_new(snapshot_id, ID_SNAPSHOT);
+    id_new(f->operation_id, ID_OPERATION);
+    id_new(f->snapshot_id, ID_SNAPSHOT);
     struct verb v = {.sandbox = f->parent,
                      .kind = OPERATION_FORK,
-                     .operation_id = operation_id,
+                     .operation_id = f->operation_id,
                      .timeout_s = LIMIT_VALUE(snapshot_timeout_s),
-                     .snapshot_id = has_vm ? snapshot_id : NULL,
+                     .snapshot_id = has_vm ? f->snapshot_id : NULL,
                      .snapshot_kind = SNAPSHOT_FORK};
-    f->operation_id = operation_id;
-    f->start_id = has_vm ? snapshot_id : f->parent->last_snapshot_id;
+    f->start_id = has_vm ? f->snapshot_id : f->parent->last_snapshot_id;
     int r = lifecycle_begin(rq->db, &v, &rq->err);
     if (r == 0 && !has_vm)
         r = snapshot_use(rq->db, f->start_id, &rq->err);
     for (uint64_t i = 1; r == 0 && i <= f->count; i++)
         r = insert_child(rq, f, i);
-    return r < 0 ? r : accepted_begin(rq, operation_id);
+    return r < 0 ? r : accepted_begin(rq, f->operation_id);
 }
 
 static int fork_of(struct request *rq, const struct sandbox *b, const char *env) {

@@ -40,11 +40,12 @@ static int check_restart(struct request *rq, const struct sandbox *b) {
     return r;
 }
 
-static int begin(struct request *rq, struct verb *v, bool is_noop) {
+static int begin(struct request *rq, const struct verb *what, bool is_noop) {
     char operation_id[ID_SIZE];
+    struct verb v = *what;
     id_new(operation_id, ID_OPERATION);
-    v->operation_id = operation_id;
-    int r = is_noop ? lifecycle_record_noop(rq->db, v, &rq->err) : lifecycle_begin(rq->db, v, &rq->err);
+    v.operation_id = operation_id;
+    int r = is_noop ? lifecycle_record_noop(rq->db, &v, &rq->err) : lifecycle_begin(rq->db, &v, &rq->err);
     return r < 0 ? r : accepted_begin(rq, operation_id);
 }
 

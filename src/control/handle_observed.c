@@ -141,7 +141,7 @@ static int read_snapshot(struct request *rq, const json_t *item, const char *pat
                            inner);
     for (size_t i = 0; r == 0 && i < ARRAY_SIZE(sizes); i++)
         r = json_get_opt_u64(snapshot, inner, sizes[i].key, 0, BYTES_MAX, 0, sizes[i].ret, &rq->err);
-    if (r < 0)
+    if (r < 0 || !state)
         return r;
     x->state = strcmp(state, "ready") == 0 ? SNAPSHOT_READY : SNAPSHOT_FAILED;
     x->message = "";

@@ -163,23 +163,23 @@ int handle_release_get(struct request *rq) {
 /* digest NULL: all releases of the name, with their tags. */
 static int remove_releases(struct request *rq, const char *digest) {
     const char *name = request_param(rq, "name");
-    uint64_t releases = 0, sandboxes = 0, others = 0, tags = 0;
+    struct template_uses uses = {0};
     char owner[32];
     int r = find_owner(rq, true, owner);
     if (r == 0)
-        r = template_uses(rq->db, owner, name, digest, &releases, &sandboxes, &others, &tags, &rq->err);
+        r = template_uses(rq->db, owner, name, digest, &uses, &rq->err);
     if (r < 0)
         return r;
-    if (releases == 0)
+    if (uses.releases == 0)
         return sp_error_set(&rq->err, SP_E_NOT_FOUND, "template %s has no such release", name);
-    if (sandboxes > 0)
+    if (uses.sandboxes > 0)
         return request_problem(rq, PROBLEM_IN_USE, "", "%llu sandboxes that are not deleted were started from it",
-                               (unsigned long long)sandboxes);
-    if (others > 0)
+                               (unsigned long long)uses.sandboxes);
+    if (uses.others > 0)
         return request_problem(rq, PROBLEM_IN_USE, "", "%llu snapshots and pools are made from it",
-                               (unsigned long long)others);
-    if (digest && tags > 0)
-        return request_problem(rq, PROBLEM_IN_USE, "", "%llu tags name it", (unsigned long long)tags);
+                               (unsigned long long)uses.others);
+    if (digest && uses.tags > 0)
+        return request_problem(rq, PROBLEM_IN_USE, "", "%llu tags name it", (unsigned long long)uses.tags);
     (void)text_copy(rq->object_id, sizeof(rq->object_id), name);
     rq->status = 204;
     return template_delete(rq->db, owner, name, digest, &rq->err);

@@ -45,7 +45,7 @@ static int read_piece(struct reader *rd, off_t at, size_t len, struct sp_error *
 }
 
 static bool is_zeros(const unsigned char *data, size_t len) {
-    return data[0] == 0 && memcmp(data, data + 1, len - 1) == 0;
+    return len == 0 || (data[0] == 0 && memcmp(data, data + 1, len - 1) == 0);
 }
 
 static int hash_piece(struct reader *rd, uint64_t number, struct sp_error *err) {

@@ -41,6 +41,7 @@ static void act_lost(struct node *n, const struct desired *d) {
 
 /* It is suspended, and was before this run of the node. */
 static void act_rest(struct node *n, const struct desired *d) {
+    assert(d);
     struct sandbox *s = sandbox_new(n, d->id);
     sandbox_set_want(s, d);
     s->generation = d->generation;
@@ -56,6 +57,7 @@ static void act_put_back(struct sandbox *s, const struct desired *d) {
 }
 
 static void act_look(struct node *n, const struct desired *d) {
+    assert(d);
     struct sandbox *s = sandbox_new(n, d->id);
     sandbox_set_want(s, d);
     sandbox_look(s);

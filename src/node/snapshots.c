@@ -81,6 +81,7 @@ static void entry_free(struct snapshot_entry *e) {
 }
 
 static void waiter_unlink(struct snapshot_waiter *w) {
+    assert(w->entry);
     *(w->prev ? &w->prev->next : &w->entry->waiters) = w->next;
     if (w->next)
         w->next->prev = w->prev;

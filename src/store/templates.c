@@ -218,8 +218,8 @@ int template_tag_delete(struct store *s, const char *owner, const char *name, co
 
 /* ---- removal ---- */
 
-int template_uses(struct store *s, const char *owner, const char *name, const char *digest, uint64_t *ret_releases,
-                  uint64_t *ret_sandboxes, uint64_t *ret_others, uint64_t *ret_tags, struct sp_error *err) {
+int template_uses(struct store *s, const char *owner, const char *name, const char *digest, struct template_uses *ret,
+                  struct sp_error *err) {
     _cleanup_result_ struct store_result *res = NULL;
     struct pg_args a = {0};
     uint64_t n;
@@ -243,10 +243,10 @@ int template_uses(struct store *s, const char *owner, const char *name, const ch
             &a, &res, err);
     if (r < 0)
         return r;
-    *ret_releases = n;
-    *ret_sandboxes = (uint64_t)pg_get_int(res, 0, 0);
-    *ret_tags = (uint64_t)pg_get_int(res, 0, 1);
-    *ret_others = (uint64_t)pg_get_int(res, 0, 2);
+    *ret = (struct template_uses){.releases = n,
+                                  .sandboxes = (uint64_t)pg_get_int(res, 0, 0),
+                                  .tags = (uint64_t)pg_get_int(res, 0, 1),
+                                  .others = (uint64_t)pg_get_int(res, 0, 2)};
     return 0;
 }
 

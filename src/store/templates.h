@@ -49,7 +49,13 @@ int template_tag_set(struct store *s, const char *owner, const char *name, const
                      struct sp_error *err);
 int template_tag_delete(struct store *s, const char *owner, const char *name, const char *tag, struct sp_error *err);
 
-/* Of one release (digest) or all of a name (digest NULL), locked: how many sandboxes that are not deleted, and tags. */
-int template_uses(struct store *s, const char *owner, const char *name, const char *digest, uint64_t *ret_releases,
-                  uint64_t *ret_sandboxes, uint64_t *ret_others, uint64_t *ret_tags, struct sp_error *err);
+struct template_uses {
+    uint64_t releases;
+    uint64_t sandboxes; /* not deleted */
+    uint64_t others;    /* snapshots and pools */
+    uint64_t tags;
+};
+/* Of one release (digest) or all of a name (digest NULL), which are locked. */
+int template_uses(struct store *s, const char *owner, const char *name, const char *digest, struct template_uses *ret,
+                  struct sp_error *err);
 int template_delete(struct store *s, const char *owner, const char *name, const char *digest, struct sp_error *err);
