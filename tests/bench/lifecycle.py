@@ -107,7 +107,7 @@ def suspending(report, api, kernel, n):
     report.add(b.name("wake_suspended", kernel), idle["wake"], idle["failures"], budget={"p50": 150}, ratio=ratio(report, raw_restore, idle["wake"]))
     report.add(b.name("suspend_holds", kernel), idle["mib"], unit="MiB")
     print_steps("suspend and wake", idle["steps"])
-    some = suspends(api, max(5, n // 3), mib=14)
+    some = suspends(api, max(5, n // 3), mib=12)
     report.add(b.name("suspend_16", kernel), some["suspend"], some["failures"], budget={"p50": 120})
     report.add(b.name("suspend_16_holds", kernel), some["mib"], unit="MiB")
     much = suspends(api, max(5, n // 3), mib=128)

@@ -14,9 +14,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#define ENTRIES (1u << 17)
+#define ENTRIES (1u << 15)
 #define STEP_NS 20000000
-#define SPIN_NS 200000000
+#define SPIN_NS 50000000
 #define SLOW_NS 20000000
 
 struct entry {
