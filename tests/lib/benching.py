@@ -98,9 +98,9 @@ class Ticker:
         return [g for g in gaps if g is not None]
 
     def stop(self):
-        apilib.signal(self.follower.session, "SIGKILL")
+        apilib.signal(self.follower.session, "KILL")
         if self.dirtier:
-            apilib.signal(self.dirtier, "SIGKILL")
+            apilib.signal(self.dirtier, "KILL")
         self.follower.stop()
 
 

@@ -99,7 +99,7 @@ def test_what_counts_as_use(system, api, box):
     system.advance_policies(2 * HOUR)
     stays(api, sid, "running")
     f.over.set()
-    apilib.signal(f.session, "SIGKILL")
+    assert apilib.signal(f.session, "KILL").status == 200
     f.join(50)
     quiet(api, sid)
     system.advance_policies(500)
