@@ -273,8 +273,9 @@ def test_timers_do_not_fire_in_a_burst(api, sandbox, how):
     t = got["ticks"]
     burst = max(sum(1 for x in t if a <= x < a + 0.25) for a in t)
     guest_elapsed = got["monotonic"] - got["begun"]
+    # Three fit in 0.25 s, a few more on a busy host; the seconds it was away would be thirty.
     say("%s: %d ticks in %.1f s of the guest's time, at most %d in 0.25 s" % (how, len(t), guest_elapsed, burst))
-    assert burst <= 4 and len(t) <= guest_elapsed / 0.1 + 2
+    assert burst <= 8 and len(t) <= guest_elapsed / 0.1 + 2
     sleeper.stop()
 
 
