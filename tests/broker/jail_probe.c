@@ -34,8 +34,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define PIDS_TRIED 200000 /* signal 0 to each; the kernel's own maximum would take seconds */
-#define FD_CONTROL 3      /* as the broker numbers them; the test compares with the configuration */
+#define PIDS_TRIED 200000          /* signal 0 to each; the kernel's own maximum would take seconds */
+#define SCATTERED_PAGES (64 * 256) /* all of 64 MiB: every other one is written */
+#define FD_CONTROL 3               /* as the broker numbers them; the test compares with the configuration */
 #define FD_STUB 5
 #define FD_MEMORY 8
 #define FD_DISK 9
@@ -436,6 +437,8 @@ static bool snapshot(int sock, const char *seq, const char *key, bool stop, cons
         for (;;)
             (void)pause();
     (void)!pwrite(fds[0], text, strlen(text), (off_t)n * 1024 * 1024);
+    for (off_t page = behaves("scatter") ? 0 : SCATTERED_PAGES; page < SCATTERED_PAGES; page += 2)
+        (void)!pwrite(fds[0], text, strlen(text), page * 4096);
     tell(sock, "{\"event\":\"snapshot\",\"seq\":%s,\"step\":\"copied\",\"pages\":1}", seq);
     if (!next_is(sock, "snapshot_stop") || behaves("die"))
         goto out;

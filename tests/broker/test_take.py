@@ -322,3 +322,44 @@ def test_sweep_takes_what_has_no_manifest(broker):
     stray.mkdir()
     broker.client.call("sweep", known=[])
     assert names(broker) == [broker.image_key] and not stray.exists()
+
+
+def scattered(broker):
+    """A snapshot whose memory lies in thousands of extents, its VM gone: (key, its bytes, the file's inode before)."""
+    vm = clone(broker)
+    broker.tell(vm["id"], "behave scatter")
+    key, reply = broker.take(vm)
+    assert reply["extents"] > 8000, reply
+    memory = path_of(broker, key) / "memory"
+    before = memory.read_bytes(), memory.stat().st_ino
+    broker.client.call("vm_stop", id=vm["id"])
+    return key, *before
+
+
+def test_scattered_memory_is_written_anew(broker):
+    key, data, inode = scattered(broker)
+    memory = path_of(broker, key) / "memory"
+    end = time.monotonic() + 30
+    while memory.stat().st_ino == inode and time.monotonic() < end:
+        time.sleep(0.05)
+    st = memory.stat()
+    assert st.st_ino != inode and (st.st_uid, stat.S_IMODE(st.st_mode)) == (0, 0o444)
+    assert memory.read_bytes() == data and "memory.new" not in os.listdir(path_of(broker, key))
+    woken = broker.start_vm(broker.image_template, snapshot=key)
+    assert broker.take(woken)[1]["extents"] < 8000
+
+
+@pytest.mark.parametrize("action", ["error", "enospc", "kill", "kill_broker"])
+def test_writing_anew_fails(faulty, action):
+    restart(faulty, "pack.copied:%s" % action)
+    key, data, inode = scattered(faulty)
+    if action == "kill_broker":
+        faulty.wait_dead()
+        faulty.start()
+    time.sleep(1)
+    memory = path_of(faulty, key) / "memory"
+    assert memory.stat().st_ino == inode and memory.read_bytes() == data
+    assert "memory.new" not in os.listdir(path_of(faulty, key))
+    faulty.start_vm(faulty.image_template, snapshot=key)
+    faulty.stop_all()
+    assert not left(faulty)
