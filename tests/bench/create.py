@@ -146,7 +146,7 @@ def bench_kernel(report, kernel, n, podman_p50):
     if why:
         print("raw_clone %s: %s" % (kernel, why), file=sys.stderr)
     base = report.add("raw_clone/%s" % kernel, raw, raw_failures)
-    system = System(kernel=kernel, max_sandboxes=64)
+    system = System(kernel=kernel, max_sandboxes=64, pool_demand_max=0)
     try:
         system.up()
         system.seed()

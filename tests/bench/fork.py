@@ -32,7 +32,7 @@ def forks(report, api, kernel, runs, count):
     sid = api.create()
     values, cpu, failures, kinds = [], [], 0, {}
     for i in range(runs + 1):
-        time.sleep(3)  # machines that stand by are made again
+        time.sleep(3 + count * 0.3)  # machines that stand by are made again, one at a time
         took, share, children, answer = one(api, sid, count)
         if took is None:
             failures += 1
@@ -91,9 +91,10 @@ def stalls(report, api, kernel, runs, count):
 def main():
     args = arguments(__doc__, kernel={"choices": ["stock", "lean", "both"], "default": "both"}, count={"type": int, "default": 20})
     report = Report("fork")
-    report.conditions.update({"sandbox": "seed, 1 vCPU, 256 MiB, running, idle", "ready": "every child's create operation has succeeded"})
+    report.conditions.update({"sandbox": "seed, 1 vCPU, 256 MiB, running, idle", "ready": "every child's create operation has succeeded",
+                              "blank VMMs": "a stock of %d (blank_vmms)" % args.count})
     for kernel in b.kernels(args.kernel):
-        system = System(kernel=kernel, max_sandboxes=200)
+        system = System(kernel=kernel, max_sandboxes=200, blank_vmms=args.count)
         try:
             system.up()
             system.seed()
