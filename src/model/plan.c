@@ -170,6 +170,8 @@ static bool observe_given_up(const struct plan_sandbox *s, const struct observat
     if (s->operation == OPERATION_CREATE || state == SANDBOX_WAKING)
         state = SANDBOX_FAILED;
     fail_operation(state, failure, e);
+    if (state == SANDBOX_RUNNING && o->state == OBSERVED_RUNNING)
+        e->ready = o->ready; /* it was not while it was on its way */
     return true;
 }
 

@@ -99,6 +99,7 @@ void sandbox_set_state(struct sandbox *s, enum sandbox_step to) {
         s->ready = s->vm_ready = false;
         s->missed = 0;
     }
+    s->goes_back = s->goes_back && to == SB_RESUMING;
     log_event(LOG_L_DEBUG, "sandbox_step", "sandbox_id", s->id, "from", rows[s->state].name, "to", rows[to].name, NULL);
     s->state = to;
     s->since_ms = sandbox_now_ms(s);

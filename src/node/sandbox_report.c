@@ -19,6 +19,8 @@ const char *sandbox_report_state(const struct sandbox *s) {
         return NULL; /* it has not said what it is */
     if (s->state == SB_STOPPING)
         return s->after == SB_FAILED ? "failed" : NULL;
+    if (s->goes_back)
+        return NULL; /* what control is told with its failure is where it ends up */
     if (s->state == SB_SUSPENDING)
         return s->snapshot.was_running ? "running" : "paused";
     return names[s->state];

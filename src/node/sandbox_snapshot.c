@@ -95,6 +95,7 @@ static void back(struct sandbox *s) {
         sandbox_set_state(s, SB_RUNNING);
         s->vm_ready = s->ready = true; /* until its next status says otherwise */
     } else if (was_running) {
+        s->goes_back = true;
         sandbox_resume(s);
     } else {
         sandbox_set_state(s, SB_PAUSED);

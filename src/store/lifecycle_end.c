@@ -77,14 +77,15 @@ int lifecycle_fail_sandbox(struct store *s, const char *id, const char *operatio
     return r;
 }
 
-int lifecycle_give_up(struct store *s, const char *id, const char *operation_id, enum sandbox_state state, bool renew,
-                      const struct operation_end *end, struct sp_error *err) {
+int lifecycle_give_up(struct store *s, const char *id, const char *operation_id, enum sandbox_state state, bool ready,
+                      bool renew, const struct operation_end *end, struct sp_error *err) {
     struct pg_args a = {0};
     pg_text(&a, id);
     pg_text(&a, sandbox_state_name(state));
     pg_int(&a, renew ? 1 : 0);
+    pg_bool(&a, ready);
     int r = pg_queue(s,
-                     "UPDATE sandboxes SET state = $2, ready = ready AND $2 = 'running', operation_id = NULL, "
+                     "UPDATE sandboxes SET state = $2, ready = $4 AND $2 = 'running', operation_id = NULL, "
                      "generation = generation + $3::bigint, updated_at = now() WHERE id = $1",
                      &a, err);
     return r < 0 ? r : lifecycle_finish_operation(s, operation_id, end, err);

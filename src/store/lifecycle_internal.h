@@ -17,8 +17,8 @@ int lifecycle_finish_operation(struct store *s, const char *operation_id, const 
 int lifecycle_fail_sandbox(struct store *s, const char *id, const char *operation_id, const struct operation_end *end,
                            struct sp_error *err);
 /* The operation failed and the sandbox goes to `state`, which is not failed unless it was before. `renew`: what the
- * operation started is to be ended, so that the generation has to differ. */
-int lifecycle_give_up(struct store *s, const char *id, const char *operation_id, enum sandbox_state state, bool renew,
-                      const struct operation_end *end, struct sp_error *err);
+ * operation started is to be ended, so that the generation has to differ. `ready` counts if it runs. */
+int lifecycle_give_up(struct store *s, const char *id, const char *operation_id, enum sandbox_state state, bool ready,
+                      bool renew, const struct operation_end *end, struct sp_error *err);
 int lifecycle_end_delete(struct store *s, const char *id, const char *operation_id, struct sp_error *err);
 int lifecycle_add_outbox(struct store *s, const char *sandbox_id, const char *reason, struct sp_error *err);

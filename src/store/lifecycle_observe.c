@@ -191,7 +191,7 @@ static int write_end(struct store *s, const struct effect *f, struct sp_error *e
     if (e->state == SANDBOX_DELETED && f->before.state != SANDBOX_DELETED)
         return lifecycle_end_delete(s, f->o->id, f->operation_id, err);
     if (e->outcome == OUTCOME_FAILED)
-        return lifecycle_give_up(s, f->o->id, f->operation_id, e->state, false, &end, err);
+        return lifecycle_give_up(s, f->o->id, f->operation_id, e->state, e->ready, false, &end, err);
     if (e->state != f->before.state || finishes || e->changes)
         r = write_state(s, f->o, e, finishes, err);
     if (r == 0 && e->outcome == OUTCOME_STARTED)

@@ -122,7 +122,7 @@ static int give_up(struct store *s, const struct work *w, const struct plan_acti
                    const struct operation_end *end, struct sp_error *err) {
     /* What a wake without a VM has begun has to end, and only a new generation says so. */
     bool renew = w->sandbox.state == SANDBOX_WAKING && w->sandbox.from != SANDBOX_PAUSED;
-    return lifecycle_give_up(s, w->id, w->operation_id, action->state, renew, end, err);
+    return lifecycle_give_up(s, w->id, w->operation_id, action->state, true, renew, end, err);
 }
 
 /* The snapshot that only its children needed is removed by the sweep. */

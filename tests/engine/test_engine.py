@@ -24,7 +24,7 @@ def run(program, kernel, *flags):
         pytest.skip("no %s kernel in %s" % (kernel, KERNELS))
     p = subprocess.run([str(PROGRAMS / program), "--libexec", str(OUT / "libexec/space"), "--kernel-dir", str(profile),
                         "--rootfs", str(SEED / "rootfs"), *flags],
-                       stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=600)
+                       stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=600)
     print(p.stdout)
     failed = [line for line in p.stdout.splitlines() if line.startswith("not ok")]
     assert p.returncode == 0 and not failed, "\n".join(failed) or p.stderr[-2000:]

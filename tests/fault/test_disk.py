@@ -26,7 +26,7 @@ def small():
 def fill(system, leave_mib=0):
     """A file that takes what room there is; returns its path."""
     path = system.state / "store" / "ballast"
-    with open(path, "wb") as f:
+    with open(path, "wb", buffering=0) as f:
         for step in (64 << 20, 1 << 20, 64 << 10, 4096):
             data = os.urandom(step)
             while True:
@@ -34,8 +34,8 @@ def fill(system, leave_mib=0):
                 if leave_mib and st.f_bavail * st.f_frsize < (leave_mib << 20) + step:
                     break
                 try:
-                    f.write(data)
-                    f.flush()
+                    if f.write(data) < len(data):
+                        break
                     os.fsync(f.fileno())
                 except OSError:
                     break
