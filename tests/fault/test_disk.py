@@ -42,6 +42,16 @@ def fill(system, leave_mib=0):
     return path
 
 
+def room(api, timeout=90):
+    """Until the node has told control that there is room again: before it refuses what needs some."""
+    end = time.monotonic() + timeout
+    while time.monotonic() < end:
+        if any(n["capacity"]["disk_mib"] > 0 for n in api.ok("GET", "/v1/nodes")["items"]):
+            return
+        time.sleep(1)
+    raise AssertionError("the node does not tell of its room")
+
+
 def test_full_disk(small):
     api = small.api
     sid = api.create()
@@ -64,6 +74,7 @@ def test_full_disk(small):
             assert refused.status in (429, 503), refused
     finally:
         ballast.unlink()
+    room(api)
     if api.sandbox(sid)["state"] == "running":
         api.suspend(sid)
     api.wake(sid)
@@ -85,6 +96,7 @@ def test_a_vm_whose_disk_cannot_grow_goes_on_later(small):
         assert stalled["state"] == "running" and b"done" not in f.result.stdout
     finally:
         ballast.unlink()
+    room(api)
     f.join(60)
     assert f.result.code == 0 and f.result.stdout.endswith(b"done\n"), f.result
     assert api.run(sid, ["true"]).code == 0
