@@ -130,6 +130,8 @@ part_docs() { system_part docs; }
 # Skipped where the machine cannot be made; the script's last words on stdout are the reason.
 part_kvm() {
     local reason status=0
+    # Minutes of an emulated machine: by name, or with everything at full size.
+    [ "$SPACE_TEST_SIZE" = full ] || [ "$PARTS_NAMED" = yes ] || skip_part "only at full size, or by name: ./do test kvm"
     need_system
     (ensure_packages kvm) || skip_part "the packages to make an emulated machine cannot be had"
     reason=$(with_cache_lock scripts/kvm-image.sh "$SPACE_CACHE_DIR/kvm") || status=$?

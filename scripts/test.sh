@@ -94,6 +94,9 @@ main() {
             ;;
         esac
     done
+    PARTS_NAMED=no
+    [ ${#parts[@]} -eq 0 ] || PARTS_NAMED=yes
+    export PARTS_NAMED
     [ ${#parts[@]} -gt 0 ] || mapfile -t parts < <(part_names)
 
     for argument in "${parts[@]}"; do run_part "$argument"; done

@@ -256,6 +256,8 @@ def test_matrix(rig, passed):
     everything = cells(passed)
     seed = int(os.environ.get("SPACE_FAULT_SEED", time.time() if FULL else 1))  # the sample is always the same
     rng = random.Random(seed)
+    if not FULL:  # what dies with the whole VM has many right ends: at full size
+        everything = [c for c in everything if c[2] not in ("space-vm", "vmm")]
     rng.shuffle(everything)
     if not FULL:  # a sample in which every operation comes, and every action
         chosen, per = [], {}
