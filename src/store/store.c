@@ -139,12 +139,10 @@ static int wait_connected(struct store *s, struct deadline d, struct sp_error *e
 
 static int connect_now(struct store *s, struct sp_error *err) {
     static const char *const keys[] = {"dbname", "client_encoding", "fallback_application_name", "options", NULL};
-    const char *values[] = {s->url, "UTF8", "space-control",
-                            "-c lock_timeout=8s -c idle_in_transaction_session_timeout=30s -c timezone=UTC "
-                            /* Every statement is prepared once and few rows decide: planning each execution anew costs
-                             * more than running it. */
-                            "-c plan_cache_mode=force_generic_plan",
-                            NULL};
+    /* Every statement is prepared once and few rows decide: planning each execution anew costs more than running it. */
+    static const char options[] = "-c lock_timeout=8s -c idle_in_transaction_session_timeout=30s -c timezone=UTC "
+                                  "-c plan_cache_mode=force_generic_plan";
+    const char *values[] = {s->url, "UTF8", "space-control", options, NULL};
     int r;
     s->conn = PQconnectStartParams(keys, values, 1);
     if (!s->conn)
