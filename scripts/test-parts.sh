@@ -123,7 +123,12 @@ part_guest() { system_part guest; }
 part_broker() { system_part broker; }
 part_engine() { system_part engine; }
 part_system() { system_part system; }
-part_fault() { system_part fault; }
+
+# By name the matrix is every point with kill and a full disk; in a run of everything, a sample.
+part_fault() {
+    if [ "$PARTS_NAMED" = yes ] && [ "$SPACE_TEST_SIZE" = small ]; then export SPACE_FAULT_CELLS=${SPACE_FAULT_CELLS:-points}; fi
+    system_part fault
+}
 
 part_docs() { system_part docs; }
 
