@@ -311,13 +311,6 @@ static bool connection_was_lost(const struct request *rq, int r) {
     return r == -SP_E_UNAVAILABLE && !rq->has_problem && store_should_retry(rq->db);
 }
 
-static void take_notes(struct request *rq) {
-    unsigned n = 0;
-    const struct store_note *notes = store_notes(rq->db, &n, &rq->notes_pid);
-    rq->n_notes = n < REQUEST_NOTES ? n : REQUEST_NOTES;
-    memcpy(rq->notes, notes, rq->n_notes * sizeof(*notes));
-}
-
 void dispatch_run(struct worker_job *job, void *thread_ctx) {
     struct request *rq = (struct request *)job;
     uint64_t connects;
@@ -345,6 +338,6 @@ void dispatch_run(struct worker_job *job, void *thread_ctx) {
     connects = store_connects(rq->db) - connects;
     if (connects)
         atomic_fetch_add_explicit(&rq->c->metrics.worker_connects, connects, memory_order_relaxed);
-    take_notes(rq);
+    rq->n_notes = store_take_notes(rq->db, rq->notes, REQUEST_NOTES, &rq->notes_pid);
     rq->db = NULL;
 }

@@ -77,8 +77,9 @@ static int serve(struct listener *l, struct sp_error *err) {
     loop_post(l->c->loop, deliver_all, l->c);
     keeper_wake(l->c->keeper, false);
     while (r == 0 && !should_stop(l, 0)) {
-        r = store_wait_notes(l->db, l->stop_fd, QUIET_MS, on_note, l, err);
-        if (r == 0 && !should_stop(l, 0))
+        unsigned n = 0;
+        r = store_wait_notes(l->db, l->stop_fd, QUIET_MS, on_note, l, &n, err);
+        if (r == 0 && n == 0 && !should_stop(l, 0))
             r = store_ping(l->db, err);
     }
     return r;

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Worker threads: one locked queue in, one locked list of finished jobs out, which a single post to the loop empties.
+ * Who rested last is woken first: its context (a database connection and the server process behind it) is the one whose
+ * memory is still warm, and a service with little to do works on one connection instead of going round all of them.
  * The pool counts jobs from submit to done(), so that free() can tell when all were reported.
  */
 #include "io/worker_pool.h"
@@ -23,13 +25,15 @@ struct worker {
     struct worker_pool *pool;
     pthread_t thread;
     unsigned index;
+    pthread_cond_t wake; /* a job came, or stopping */
+    struct worker *below;
+    bool is_idle; /* on the pool's stack */
 };
 
 struct worker_pool {
     struct loop *loop;
     struct worker_pool_options opt;
     pthread_mutex_t lock;
-    pthread_cond_t wake;  /* a job came, or stopping */
     pthread_cond_t ready; /* a thread has its context, or failed to make one */
     struct job_list queue, finished;
     unsigned running, n_ready, n_failed;
@@ -37,6 +41,7 @@ struct worker_pool {
     bool posted; /* a flush is on its way to the loop */
     struct sp_error init_error;
     unsigned n_workers;
+    struct worker *idle; /* a stack */
     struct worker workers[THREADS_MAX];
 };
 
@@ -101,17 +106,37 @@ static bool init_context(struct worker_pool *p, void **ret_context) {
     return r == 0;
 }
 
+static void rest_locked(struct worker *w) {
+    struct worker_pool *p = w->pool;
+    w->below = p->idle;
+    p->idle = w;
+    w->is_idle = true;
+    while (w->is_idle && !p->stopping)
+        pthread_cond_wait(&w->wake, &p->lock);
+}
+
+static void wake_one_locked(struct worker_pool *p) {
+    struct worker *w = p->idle;
+    if (!w)
+        return;
+    p->idle = w->below;
+    w->is_idle = false;
+    pthread_cond_signal(&w->wake);
+}
+
 /* Waits for a job; NULL when the pool stops. Called and returns with the lock held. */
-static struct worker_job *next_job(struct worker_pool *p) {
+static struct worker_job *next_job(struct worker *w) {
+    struct worker_pool *p = w->pool;
     while (!p->stopping && !p->queue.first)
-        pthread_cond_wait(&p->wake, &p->lock);
+        rest_locked(w);
     return p->stopping ? NULL : list_pop(&p->queue);
 }
 
-static void run_jobs(struct worker_pool *p, void *context) {
+static void run_jobs(struct worker *w, void *context) {
+    struct worker_pool *p = w->pool;
     struct worker_job *job;
     pthread_mutex_lock(&p->lock);
-    while ((job = next_job(p))) {
+    while ((job = next_job(w))) {
         p->running++;
         pthread_mutex_unlock(&p->lock);
         job->run(job, context);
@@ -136,7 +161,7 @@ static void *worker_main(void *arg) {
     (void)pthread_setname_np(pthread_self(), name);
     if (!init_context(p, &context))
         return NULL;
-    run_jobs(p, context);
+    run_jobs(w, context);
     if (p->opt.thread_done)
         p->opt.thread_done(p->opt.ctx, context);
     return NULL;
@@ -146,10 +171,13 @@ static void *worker_main(void *arg) {
 static void join_workers(struct worker_pool *p) {
     pthread_mutex_lock(&p->lock);
     p->stopping = true;
-    pthread_cond_broadcast(&p->wake);
-    pthread_mutex_unlock(&p->lock);
     for (unsigned i = 0; i < p->n_workers; i++)
+        pthread_cond_signal(&p->workers[i].wake);
+    pthread_mutex_unlock(&p->lock);
+    for (unsigned i = 0; i < p->n_workers; i++) {
         (void)pthread_join(p->workers[i].thread, NULL);
+        (void)pthread_cond_destroy(&p->workers[i].wake);
+    }
     p->n_workers = 0;
 }
 
@@ -159,9 +187,14 @@ static int start_workers(struct worker_pool *p, struct sp_error *err) {
     (void)sigfillset(&all);
     (void)pthread_sigmask(SIG_SETMASK, &all, &before);
     for (unsigned i = 0; i < p->opt.threads && r == 0; i++) {
-        p->workers[i] = (struct worker){.pool = p, .index = i};
-        r = pthread_create(&p->workers[i].thread, NULL, worker_main, &p->workers[i]);
-        p->n_workers += r == 0;
+        struct worker *w = &p->workers[i];
+        *w = (struct worker){.pool = p, .index = i};
+        (void)pthread_cond_init(&w->wake, NULL);
+        r = pthread_create(&w->thread, NULL, worker_main, w);
+        if (r == 0)
+            p->n_workers++;
+        else
+            (void)pthread_cond_destroy(&w->wake);
     }
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
     return r ? sp_error_errno(err, r, "pthread_create", "cannot start worker threads") : 0;
@@ -183,7 +216,6 @@ static int wait_ready(struct worker_pool *p, struct sp_error *err) {
 
 static void dispose(struct worker_pool *p) {
     (void)pthread_mutex_destroy(&p->lock);
-    (void)pthread_cond_destroy(&p->wake);
     (void)pthread_cond_destroy(&p->ready);
     free(p);
 }
@@ -197,7 +229,6 @@ int worker_pool_new(struct loop *l, const struct worker_pool_options *opt, struc
     list_init(&p->queue);
     list_init(&p->finished);
     (void)pthread_mutex_init(&p->lock, NULL);
-    (void)pthread_cond_init(&p->wake, NULL);
     (void)pthread_cond_init(&p->ready, NULL);
     int r = start_workers(p, err);
     if (r == 0)
@@ -219,7 +250,7 @@ int worker_pool_submit(struct worker_pool *p, struct worker_job *job) {
     } else {
         job->ran = false;
         list_push(&p->queue, job);
-        pthread_cond_signal(&p->wake);
+        wake_one_locked(p);
     }
     pthread_mutex_unlock(&p->lock);
     return r;

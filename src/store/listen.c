@@ -10,20 +10,25 @@ int store_listen(struct store *s, struct sp_error *err) {
     return pg_script(s, "LISTEN space", err);
 }
 
-static void take_notes(struct store *s, void (*fn)(void *ctx, char kind, const char *id, int pid), void *ctx) {
+static unsigned take_notes(struct store *s, void (*fn)(void *ctx, char kind, const char *id, int pid), void *ctx) {
     PGnotify *note;
+    unsigned n = 0;
     while ((note = PQnotifies(s->conn))) {
         if (note->extra[0])
             fn(ctx, note->extra[0], note->extra + 1, note->be_pid);
         PQfreemem(note);
+        n++;
     }
+    return n;
 }
 
 int store_wait_notes(struct store *s, int wake_fd, int timeout_ms,
-                     void (*fn)(void *ctx, char kind, const char *id, int pid), void *ctx, struct sp_error *err) {
+                     void (*fn)(void *ctx, char kind, const char *id, int pid), void *ctx, unsigned *ret_n,
+                     struct sp_error *err) {
+    *ret_n = 0;
     if (!s->conn)
         return sp_error_set(err, SP_E_UNAVAILABLE, "database: no connection");
-    take_notes(s, fn, ctx);
+    *ret_n = take_notes(s, fn, ctx);
     struct pollfd p[2] = {{.fd = PQsocket(s->conn), .events = POLLIN}, {.fd = wake_fd, .events = POLLIN}};
     int n = poll(p, 2, timeout_ms);
     if (n < 0 && errno != EINTR)
@@ -32,6 +37,6 @@ int store_wait_notes(struct store *s, int wake_fd, int timeout_ms,
         store_disconnect(s);
         return sp_error_set(err, SP_E_UNAVAILABLE, "database: connection lost");
     }
-    take_notes(s, fn, ctx);
+    *ret_n += take_notes(s, fn, ctx);
     return 0;
 }

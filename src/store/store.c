@@ -39,6 +39,7 @@ void store_disconnect(struct store *s) {
     s->conn = NULL;
     s->n_prepared = 0;
     s->queued = 0;
+    s->n_notes = s->n_notes_out = 0;
     s->in_transaction = false;
 }
 
@@ -381,16 +382,17 @@ int store_ping(struct store *s, struct sp_error *err) {
 
 /* ---- transactions ---- */
 
-const struct store_note *store_notes(const struct store *s, unsigned *ret_n, int *ret_pid) {
-    *ret_n = s->conn && s->notes_are_out ? s->n_notes : 0;
+unsigned store_take_notes(struct store *s, struct store_note *ret, unsigned max, int *ret_pid) {
+    unsigned n = !s->conn ? 0 : s->n_notes_out < max ? s->n_notes_out : max;
     *ret_pid = s->conn ? PQbackendPID(s->conn) : 0;
-    return s->notes;
+    memcpy(ret, s->notes, n * sizeof(*ret));
+    s->n_notes = s->n_notes_out = 0;
+    return n;
 }
 
 int store_begin(struct store *s, struct sp_error *err) {
     assert(!s->in_transaction);
-    s->n_notes = 0;
-    s->notes_are_out = false;
+    s->n_notes = s->n_notes_out; /* those of a transaction that never ended are forgotten */
     int r = pg_queue(s, "BEGIN", NULL, err);
     if (r == 0)
         s->in_transaction = true;
@@ -407,7 +409,8 @@ int store_commit(struct store *s, struct sp_error *err) {
     if (r == 0 && res && strcmp(PQcmdStatus(res->pg), "COMMIT") != 0) /* a failed statement was overlooked */
         r = sp_error_set(err, SP_E_INTERNAL, "the transaction had failed and was rolled back");
     s->in_transaction = false;
-    s->notes_are_out = r == 0;
+    if (r == 0)
+        s->n_notes_out = s->n_notes;
     return r;
 }
 

@@ -40,14 +40,15 @@ bool store_outcome_is_unknown(const struct store *s);
 int store_transaction(struct store *s, bool is_idempotent, int (*fn)(struct store *s, void *ctx, struct sp_error *err),
                       void *ctx, struct sp_error *err);
 
-/* What the last transaction that was committed on this connection told everybody by pg_notify(), so that this process need
- * not wait to hear it from the database; and the connection's number, by which the copy that comes is known. Not complete:
- * only ever to be quicker. */
+/* What transactions that were committed on this connection told everybody by pg_notify() since the last call, so that this
+ * process need not wait to hear it from the database; and the connection's number, by which the copy that comes is known. Not
+ * complete: only ever to be quicker. */
 struct store_note {
     char kind;
     char id[72];
 };
-const struct store_note *store_notes(const struct store *s, unsigned *ret_n, int *ret_pid);
+/* Returns how many, at most `max`. */
+unsigned store_take_notes(struct store *s, struct store_note *ret, unsigned max, int *ret_pid);
 
 /* What a query gave: memory that the pointers in the rows borrow from. */
 struct store_result;

@@ -18,9 +18,8 @@ struct store {
     uint64_t failed_at_ns;                /* of the last try to connect; 0: it worked */
     const char *prepared[STATEMENTS_MAX]; /* by address; the index is the statement's name */
     unsigned n_prepared;
-    struct store_note notes[NOTES_MAX]; /* of the transaction that runs, or ran last */
-    unsigned n_notes;
-    bool notes_are_out; /* it was committed */
+    struct store_note notes[NOTES_MAX];
+    unsigned n_notes, n_notes_out; /* all, those at the front whose transaction was committed */
 };
 
 struct store_result {
