@@ -58,7 +58,7 @@ static void test_boot(void **state) {
     (void)state;
     build(&base, VMM_BOOT);
     assert_true(contains("-machine", "microvm,acpi=off,memory-backend=ram0"));
-    assert_true(contains("-accel", "tcg,thread=multi,tb-size="));
+    assert_true(contains("-accel", "tcg,thread=single,tb-size="));
     assert_string_equal(value("-cpu", 0), "max,-erms,-fsrm");
     assert_true(contains("-object", "size=512M,mem-path=/vm/memory,share=on"));
     assert_false(contains("-object", "readonly"));
@@ -69,6 +69,22 @@ static void test_boot(void **state) {
     assert_true(contains("-append", "norandmaps")); /* emulation only */
     assert_false(has("-incoming"));
     assert_false(has("-S"));
+}
+
+/* Older versions may run code that is no longer there on one of several vCPUs with threads of their own. */
+static void test_emulated_vcpus(void **state) {
+    struct machine m = base;
+    (void)state;
+    m.vcpus = 2;
+    m.version = "8.0.5";
+    build(&m, VMM_BOOT);
+    assert_true(contains("-accel", "tcg,thread=single,tb-size="));
+    m.version = "8.1.0";
+    build(&m, VMM_BOOT);
+    assert_true(contains("-accel", "tcg,thread=multi,tb-size="));
+    m.accelerator = "kvm";
+    build(&m, VMM_BOOT);
+    assert_string_equal(value("-accel", 0), "kvm");
 }
 
 /* Whatever it is for, the VMM's files are descriptors. */
@@ -216,6 +232,7 @@ static void test_host_tsc(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(test_boot, teardown),
+        cmocka_unit_test_teardown(test_emulated_vcpus, teardown),
         cmocka_unit_test_teardown(test_files_by_preload, teardown),
         cmocka_unit_test_teardown(test_restore_by_old, teardown),
         cmocka_unit_test_teardown(test_restore_by_option, teardown),

@@ -39,7 +39,7 @@ static const struct accelerator {
     /* Emulation keeps translated code by virtual address, so with randomised addresses every exec translates the loader and
      * the C library anew: 36 ms of processor time for /bin/true instead of 14. The boundary is the VM, not its ASLR.
      * String instructions are slower emulated than the loops the C library falls back to. */
-    {"tcg", "tcg,thread=multi,tb-size=%u", "max,-erms,-fsrm", " norandmaps"},
+    {"tcg", "tcg", "max,-erms,-fsrm", " norandmaps"},
     {"kvm", "kvm", "host", ""},
 };
 
@@ -148,6 +148,12 @@ static void add_option(struct builder *b, const char *option, const char *fmt, .
     free(value);
 }
 
+/* Several vCPUs of an older QEMU take turns: with a thread each, one may go on forever with a translation of code that
+ * another was just writing (docs/decisions/0013). */
+static bool is_threaded(const struct machine *m) {
+    return m->vcpus == 1 || qemu_version_at_least(m->version, 8, 1);
+}
+
 static void add_machine(struct builder *b, const struct machine *m, enum vmm_purpose purpose,
                         const struct profile *profile, const struct accelerator *accelerator) {
     /* suppress-vmdesc: newer versions append a description to a device state that older ones don't expect. */
@@ -155,7 +161,7 @@ static void add_machine(struct builder *b, const struct machine *m, enum vmm_pur
                profile->machine);
     add(b, "-accel");
     if (strcmp(accelerator->name, "tcg") == 0)
-        add(b, "tcg,thread=multi,tb-size=%u", QEMU_TB_SIZE_MIB);
+        add(b, "%s,thread=%s,tb-size=%u", accelerator->option, is_threaded(m) ? "multi" : "single", QEMU_TB_SIZE_MIB);
     else
         add(b, "%s", accelerator->option);
     add_option(b, "-cpu", "%s", m->cpu_model && *m->cpu_model ? m->cpu_model : accelerator->cpu_model);

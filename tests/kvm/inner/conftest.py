@@ -10,6 +10,7 @@ import pytest
 from lib.system import System
 
 RESULTS = pathlib.Path("/run/results")
+TRIES = 4  # `space up` waits as long as is right for a machine that is not emulated
 
 
 def pytest_collection_modifyitems(items):
@@ -22,6 +23,9 @@ def pytest_collection_modifyitems(items):
 def system():
     s = System(accelerator="kvm", create_timeout_s=300, memory_reserve_mib=256, blank_vmms=1, pool_demand_max=0)
     try:
+        for _ in range(TRIES - 1):
+            if s.cli("up", timeout=600, check=False).returncode == 0:
+                break
         s.up()
         s.seed()
         yield s

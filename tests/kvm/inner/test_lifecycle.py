@@ -3,6 +3,7 @@
 counts all the time, in memory, and a file says what was written when."""
 
 import json
+import pathlib
 import time
 
 import pytest
@@ -71,6 +72,20 @@ def test_create(system, line):
 
 def test_boot_needed_no_second_attempt(system):
     assert "boot_retried" not in system.logs(1000)
+
+
+def test_limits(system, line):
+    """Both processes of the VM are in one control group of version 2, which counts and limits what they take."""
+    record = json.loads((system.state / "run" / "vm" / line.sandbox / "vm.json").read_text())
+    group = pathlib.Path("/sys/fs/cgroup") / ("space-" + system.settings["uid_base"]) / record["cgroup"]
+
+    def value(name):
+        return (group / name).read_text().strip()
+
+    assert {int(p) for p in value("cgroup.procs").split()} == {record["pid"], record["vmm_pid"]}
+    assert value("memory.max") == str((256 + 384) << 20) and 0 < int(value("memory.current")) <= int(value("memory.max"))
+    assert value("pids.max") == "256" and 2 <= int(value("pids.current"))
+    assert value("cpu.max") == "150000 100000" and value("memory.oom.group") == "1"
 
 
 def test_run(system, line):
