@@ -40,6 +40,7 @@ runtime  nftables            packet filter
 runtime  ca-certificates     trust roots
 test     libcmocka-dev       unit tests
 test     python3-pytest      system tests
+test     python3-pytest-xdist  tests that wait, beside each other
 test     python3-jsonschema  checks answers against the contract
 test     python3-yaml        reads the contract
 test     podman              comparison in benchmarks

@@ -45,12 +45,26 @@ need_tests() {
     compgen -G "$1/test_*.py" >/dev/null || skip_part "$1 has no tests"
 }
 
-# Runs the pytest files of a folder.
-pytest_folder() {
-    local folder=$1
+# run_pytest NAME ARGUMENT...: leaves NAME.xml.
+run_pytest() {
+    local name=$1
     shift
-    "$PYTHON" -m pytest -q -p no:cacheprovider --junitxml="$PART_DIR/pytest.xml" -o junit_family=xunit2 \
-        "$@" "$folder"
+    "$PYTHON" -m pytest -q -p no:cacheprovider --junitxml="$PART_DIR/$name.xml" -o junit_family=xunit2 "$@"
+}
+
+# Runs the pytest files of a folder.
+pytest_folder() { run_pytest pytest "$1"; }
+
+# pytest_workers COUNT DIST FOLDER...: by several processes at once. For tests that mostly wait and share nothing: every worker has uids,
+# ports and state directories of its own (PYTEST_XDIST_WORKER). DIST as pytest-xdist has it: load (single tests, to whoever is free), or
+# loadfile (files stay together, with what their tests share). A test that has to have the machine for itself is marked `alone`: those come
+# after the others, one by one.
+pytest_workers() {
+    local count=$1 dist=$2 status=0
+    shift 2
+    run_pytest pytest -m 'not alone' -n "$count" --dist "$dist" "$@" || status=$?
+    run_pytest alone -m alone "$@" || [ $? -eq 5 ] || status=1 # 5: there are none
+    return $status
 }
 
 need_root() {
@@ -108,21 +122,51 @@ system_part() {
     pytest_folder "tests/$1"
 }
 
-part_control() { system_part control; }
+# Whether every route and code was seen is asked at the end, of what all workers saw.
+part_control() {
+    need_tests tests/control
+    need_system
+    local status=0
+    export SPACE_SPEC_SEEN=$PART_DIR/seen
+    mkdir -p "$SPACE_SPEC_SEEN"
+    pytest_workers 3 loadfile tests/control --ignore tests/control/test_zz_spec.py || status=$?
+    run_pytest spec tests/control/test_zz_spec.py || status=$?
+    return $status
+}
 
 # One program between stand-ins of its neighbours: the sanitizers watch it.
 sanitized_part() {
     need_tests "tests/$1"
     scripts/build.sh --sanitize --no-install
-    SPACE_BUILD_DIR=$PWD/build-sanitize pytest_folder "tests/$1"
+    export SPACE_BUILD_DIR=$PWD/build-sanitize
 }
 
-part_node() { sanitized_part node; }
-part_gateway() { sanitized_part gateway; }
+part_node() {
+    sanitized_part node
+    pytest_workers 4 load tests/node
+}
+
+part_gateway() {
+    sanitized_part gateway
+    pytest_folder tests/gateway
+}
+
 part_guest() { system_part guest; }
-part_broker() { system_part broker; }
+
+part_broker() {
+    need_tests tests/broker
+    need_system
+    pytest_workers 4 load tests/broker
+}
+
 part_engine() { system_part engine; }
-part_system() { system_part system; }
+
+# Virtual machines take the processors: two at most beside each other, a whole installation each.
+part_system() {
+    need_tests tests/system
+    need_system
+    pytest_workers 2 loadfile tests/system
+}
 
 # By name the matrix is every point with kill and a full disk; in a run of everything, a sample.
 part_fault() {

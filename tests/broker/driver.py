@@ -19,7 +19,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("SPACE_BUILD_DIR", ROOT / "build"))
 PROGRAM = BUILD / "src" / "broker" / "space-broker"
 PROBE = BUILD / "tests" / "broker" / "jail_probe"
-UID_BASE = int(os.environ.get("SPACE_TEST_UID_BASE", "1820000"))
+# Workers of one run beside each other (pytest-xdist) share no uid, and so no control group.
+WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+UID_BASE = int(os.environ.get("SPACE_TEST_UID_BASE", "1820000")) + WORKER * 100000
 NODE_UID = UID_BASE + 2
 GATEWAY_GID = UID_BASE + 3
 MIB = 1024 * 1024
@@ -49,7 +51,7 @@ class Client:
             self.sock.connect(str(path))
         finally:
             os.seteuid(0)
-        self.sock.settimeout(20)
+        self.sock.settimeout(60)
         if hello:
             self.hello = self.call("hello", version=1)
 
@@ -120,7 +122,7 @@ class Broker:
         with contextlib.suppress(FileNotFoundError):  # what a killed broker left: not to be taken for the new one's
             (self.state / "run" / "broker.sock").unlink()
         self.process = subprocess.Popen(self.argv("--enable-faults"), stderr=self.log, stdin=subprocess.DEVNULL, env=env)
-        end = time.monotonic() + 20
+        end = time.monotonic() + 60
         while True:
             assert self.process.poll() is None, "the broker ended at its start:\n" + self.log_text()[-3000:]
             try:
@@ -137,18 +139,18 @@ class Broker:
         if self.process and self.process.poll() is None:
             self.process.send_signal(sig)
         if self.process:
-            self.process.wait(20)
+            self.process.wait(60)
         self.client.close()
         return self.process.returncode
 
     def kill(self):
         return self.stop(signal.SIGKILL)
 
-    def wait_dead(self, timeout=20):
+    def wait_dead(self, timeout=60):
         return self.process.wait(timeout)
 
     def unmount(self):
-        return subprocess.run(self.argv("--unmount"), stderr=subprocess.PIPE, timeout=30)
+        return subprocess.run(self.argv("--unmount"), stderr=subprocess.PIPE, timeout=60)
 
     def remove(self):
         """Ends everything and takes the directory away; what cannot be removed is an error of the test."""
@@ -200,7 +202,7 @@ class Broker:
         """A connection to the probe of a VM."""
         s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         s.connect(str(self.state / "run" / "vm" / id / "control.sock"))
-        s.settimeout(20)
+        s.settimeout(60)
         return s
 
     def tell(self, id, command):
@@ -233,7 +235,7 @@ class Broker:
         try:
             with self.control(vm["id"]) as s:
                 s.send(b"exit")
-            assert select.select([fd], [], [], 20)[0], "space-vm did not end"
+            assert select.select([fd], [], [], 60)[0], "space-vm did not end"
         finally:
             os.close(fd)
 

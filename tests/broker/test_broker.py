@@ -54,7 +54,8 @@ def test_stat(broker):
     assert stat["memory_available_mib"] > 0
 
 
-@pytest.mark.parametrize("uid", [0, UID_BASE + 1, UID_BASE + 3, UID_BASE + 64, 65534])
+@pytest.mark.parametrize("uid", [0, UID_BASE + 1, UID_BASE + 3, UID_BASE + 64, 65534],
+                         ids=["root", "control", "gateway", "vm", "nobody"])
 def test_wrong_uid_is_refused(broker, uid):
     """By the mode of the socket; and, for root, to whom modes mean nothing, by the peer's credentials."""
     try:
@@ -148,7 +149,7 @@ def test_descriptors_are_not_taken(broker):
             client.sock.sendmsg([b'{"request":"stat"}'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [f.fileno()] * 8))])
         assert client.closed()
         client.close()
-    end = time.monotonic() + 5
+    end = time.monotonic() + 30
     while len(os.listdir("/proc/%d/fd" % broker.process.pid)) != before:
         assert time.monotonic() < end
         time.sleep(0.01)
@@ -170,12 +171,15 @@ def test_too_many_connections(broker):
         for _ in range(20):
             client = broker.connect(hello=False)
             clients.append(client)
-        open_ = [c for c in clients if not select.select([c.sock], [], [], 0.2)[0]]
-        assert len(open_) == 7  # and the one of the fixture
+        end = time.monotonic() + 30
+        while len(select.select([c.sock for c in clients], [], [], 0)[0]) < 13 and time.monotonic() < end:
+            time.sleep(0.05)
+        time.sleep(0.5)
+        assert len(select.select([c.sock for c in clients], [], [], 0)[0]) == 13  # closed: the others and the one of the fixture are 8
     finally:
         for c in clients:
             c.close()
-    end = time.monotonic() + 5
+    end = time.monotonic() + 30
     while time.monotonic() < end:
         try:
             broker.connect().close()
@@ -196,27 +200,28 @@ def test_a_peer_that_does_not_read_is_dropped(broker):
                 client.sock.send(b'{"request":"template_list"}')
                 sent += 1
             except BlockingIOError:  # its requests are not read any more: that is a bound too
-                assert broker.client.call("stat", timeout=5)
+                assert broker.client.call("stat", timeout=30)
                 if sent > 200:
                     break
                 time.sleep(0.05)
     except (BrokenPipeError, ConnectionResetError):
         pass
-    assert broker.client.call("stat", timeout=5)
+    assert broker.client.call("stat", timeout=30)
     rss = int(pathlib.Path("/proc/%d/statm" % broker.process.pid).read_text().split()[1]) * 4096
     assert rss < 64 * MIB
     client.close()
 
 
+@pytest.mark.alone
 def test_replies_carry_seq_and_do_not_wait_for_each_other(own):
     own.stop()
-    own.start("start.disk:sleep=1500")
+    own.start("start.disk:sleep=4000")
     template = own.template()
     id, seq = own.start_vm(template, mode="template_boot", wait=False)
     began = time.monotonic()
     own.client.call("stat")
     listed = own.client.call("vm_list")["vms"]
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 3
     assert [(v["id"], v["phase"], v["alive"]) for v in listed] == [(id, "starting", True)]
     assert own.client.reply(seq)["pid"] > 0
 
@@ -274,7 +279,7 @@ def test_what_is_not_there(broker, what):
 def test_its_death_is_seen_and_takes_nothing_away(broker):
     vm = start(broker)
     os.kill(vm["pid"], signal.SIGKILL)
-    end = time.monotonic() + 10
+    end = time.monotonic() + 30
     while broker.client.call("vm_list")["vms"][0]["alive"]:
         assert time.monotonic() < end
         time.sleep(0.01)
@@ -309,6 +314,7 @@ def test_end_of_its_log_is_kept(broker):
     assert kept == '{"event":"last"}\n\\x1b[31mred\\x00\\xff\n'
 
 
+@pytest.mark.alone
 def test_stopped_vm_is_killed(broker):
     """A process that ignores what can be ignored is dead all the same, and soon."""
     vm = start(broker)
@@ -402,7 +408,7 @@ def test_restart_keeps_vms(broker, sig):
     assert c["uid"] not in (a["uid"], b["uid"])
     assert broker.report(a["id"])["vm"]["uids"][0] == a["uid"]
     os.kill(a["pid"], signal.SIGKILL)  # its death is noticed too, though it is no child of this broker
-    end = time.monotonic() + 10
+    end = time.monotonic() + 30
     while {v["id"]: v["alive"] for v in broker.client.call("vm_list")["vms"]}[a["id"]]:
         assert time.monotonic() < end
         time.sleep(0.01)
@@ -566,7 +572,7 @@ def test_release(own):
     done = subprocess.run(own.argv("--release"), stderr=subprocess.PIPE, timeout=60)
     assert done.returncode == 0, done.stderr.decode()
     assert not alive(boot["pid"]) and not alive(boot["vmm_pid"])
-    end = time.monotonic() + 10
+    end = time.monotonic() + 30
     while (left := look(own))["processes"] and time.monotonic() < end:  # process 1 reaps when it likes
         time.sleep(0.05)
     assert not left["mounts"] and not left["loops"] and not left["cgroups"] and not left["processes"]

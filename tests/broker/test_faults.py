@@ -44,7 +44,7 @@ def restart(broker, fault=None):
 
 def left(broker):
     """What a broker without faults finds and sweeps must be all there was."""
-    end = time.monotonic() + 5
+    end = time.monotonic() + 30
     while (d := hostdiff.diff(broker.before, look(broker))) and time.monotonic() < end:
         time.sleep(0.05)
     return d
@@ -72,7 +72,7 @@ def test_start_fails(faulty, point, action, mode):
 @pytest.mark.parametrize("point", JOB_STEPS + CHILD_STEPS)
 def test_broker_dies_during_a_start(faulty, point):
     in_jail = point in CHILD_STEPS  # from where nobody can kill the broker: it is done from outside while the step stalls
-    restart(faulty, point + (":sleep=1500" if in_jail else ":kill_broker"))
+    restart(faulty, point + (":sleep=4000" if in_jail else ":kill_broker"))
     id, seq = faulty.start_vm(faulty.image_template, snapshot=faulty.image_key, wait=False)
     if in_jail:
         time.sleep(0.7)

@@ -180,7 +180,7 @@ def test_planted_leak_is_seen(state, name, whole):
         assert kind in seen, "a planted %s is not seen" % name
     if whole:
         return  # others may have begun something in the meantime
-    end = time.monotonic() + 10
+    end = time.monotonic() + 30
     while (left := hostdiff.diff(before, hostdiff.snapshot(state, base), ignore=("files",))) and time.monotonic() < end:
         time.sleep(0.05)
     assert not left

@@ -111,8 +111,11 @@ def running(api):
 
 
 def pytest_sessionfinish(session):
-    """SPACE_SHOW_MISSING=1 prints what of the document was never seen."""
+    """SPACE_SHOW_MISSING=1 prints what of the document was never seen; SPACE_SPEC_SEEN is a folder for what was seen, with workers or
+    several runs (test_zz_spec adds it up)."""
     import os
     from harness import SPEC
+    if os.environ.get("SPACE_SPEC_SEEN"):
+        SPEC.save(os.environ["SPACE_SPEC_SEEN"])
     if os.environ.get("SPACE_SHOW_MISSING"):
         print("\nnever seen:", *SPEC.missing(), sep="\n  ")

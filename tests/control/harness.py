@@ -18,6 +18,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "lib"))
 import openapi_check  # noqa: E402
+from ports import free_port  # noqa: E402
 
 PG_BIN = pathlib.Path(os.environ.get("SPACE_PG_BIN", "/usr/lib/postgresql/15/bin"))
 SPEC = openapi_check.Spec()
@@ -32,13 +33,7 @@ def build_file(name):
     raise RuntimeError(f"{name} has not been built")
 
 
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
-def wait_for(check, seconds=20, what="condition"):
+def wait_for(check, seconds=60, what="condition"):
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         value = check()
@@ -115,6 +110,9 @@ class Client:
         self._local = threading.local()
 
     def _connection(self):
+        if time.monotonic() - getattr(self._local, "used", 0) > 10:  # the server closes one that is idle for long
+            self.close()
+        self._local.used = time.monotonic()
         if getattr(self._local, "connection", None) is None:
             self._local.connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=90)
             self._local.connection.connect()
@@ -142,6 +140,7 @@ class Client:
             connection.request(method, path, body=data, headers=h)
             response = connection.getresponse()
             answer = Answer(response.status, response.headers, response.read(), time.monotonic() - begin)
+            self._local.used = time.monotonic()
         except (OSError, http.client.HTTPException):
             self.close()
             raise

@@ -5,6 +5,7 @@ import socket
 import threading
 import time
 
+import pytest
 from harness import wait_for
 
 
@@ -53,12 +54,13 @@ def test_most_sandboxes_of_a_node(own_world):
     assert mine["env"]["K1"] and mine["template"]["manifest"], "what is to be started has all it needs"
 
 
+@pytest.mark.alone
 def test_full_queue(own_world):
     """While the database answers nobody, 8 requests are at work and 512 wait; the next are told 503 at once, and when it
     answers again all that waited are served."""
     w = own_world()
     control = w.replica()
-    lock = threading.Thread(target=lambda: w.sql("BEGIN; LOCK TABLE tokens IN ACCESS EXCLUSIVE MODE; SELECT pg_sleep(6); COMMIT"))
+    lock = threading.Thread(target=lambda: w.sql("BEGIN; LOCK TABLE tokens IN ACCESS EXCLUSIVE MODE; SELECT pg_sleep(8); COMMIT"))
     lock.start()
     wait_for(lambda: w.sql("SELECT 1 FROM pg_locks WHERE mode = 'AccessExclusiveLock' AND relation = 'tokens'::regclass"))
     request = (f"GET /v1/nodes HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {control.admin_token}\r\nConnection: close\r\n\r\n"

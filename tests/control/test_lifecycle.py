@@ -294,6 +294,7 @@ def test_boot_of_a_node(setup):
     assert node.desired[made["sandbox"]["id"]]["desired"] == "deleted"
 
 
+@pytest.mark.alone
 def test_desired_poll(setup):
     """Answers at once when the revision differs; is held otherwise, and let go by the first change."""
     w, node, api = setup()

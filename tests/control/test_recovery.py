@@ -45,7 +45,7 @@ def test_kill_in_the_middle_of_creates(own_world):
     rows = w.sql("SELECT name, count(*), min(id) FROM sandboxes GROUP BY name")
     made = {r[0]: r for r in rows}
     assert all(made[k][1] == "1" and made[k][2] == v for k, v in done.items())
-    wait_for(lambda: w.sql("SELECT count(*) FROM operations WHERE state IN ('pending', 'running')") == [["0"]], 30,
+    wait_for(lambda: w.sql("SELECT count(*) FROM operations WHERE state IN ('pending', 'running')") == [["0"]], 60,
              "every operation at its end")
 
 
@@ -91,9 +91,9 @@ def test_database_restart(own_world):
     waiting = w.node(start=False, node_id="node-b", memory_mib=1)
     revision = waiting.call("GET", "/nodes/node-b/desired").json["revision"]
     held = []
-    poll = threading.Thread(target=lambda: held.append(waiting.call("GET", f"/nodes/node-b/desired?since={revision}&wait=8")))
+    poll = threading.Thread(target=lambda: held.append(waiting.call("GET", f"/nodes/node-b/desired?since={revision}&wait=30")))
     poll.start()
-    time.sleep(0.2)
+    wait_for(lambda: control.metric("space_requests_parked") >= 2)  # node-a's is the other
     w.postgres.stop()
     try:
         down = api.get("/v1/sandboxes")
@@ -150,7 +150,7 @@ def test_connections_cut_under_load(own_world):
     rows = {r[0]: r[1] for r in w.sql("SELECT name, count(*) FROM sandboxes GROUP BY name")}
     assert all(rows[k] == "1" for k, s in results if s == 202)
     assert set(rows.values()) == {"1"}
-    wait_for(lambda: w.sql("SELECT count(*) FROM operations WHERE state IN ('pending', 'running')") == [["0"]], 30, "the end")
+    wait_for(lambda: w.sql("SELECT count(*) FROM operations WHERE state IN ('pending', 'running')") == [["0"]], 60, "the end")
 
 
 def test_a_lost_notification_only_delays(own_world):
@@ -162,7 +162,7 @@ def test_a_lost_notification_only_delays(own_world):
     made = api.post("/v1/sandboxes", {"template": "seed"}).json
     w.sql("DELETE FROM outbox")
     w.node(start=False)
-    wait_for(lambda: api.get(f"/v1/sandboxes/{made['sandbox']['id']}").json["node_id"] == "node-a", 10, "assignment")
+    wait_for(lambda: api.get(f"/v1/sandboxes/{made['sandbox']['id']}").json["node_id"] == "node-a", 60, "assignment")
     box = made["sandbox"]["id"]
     timer = threading.Timer(0.5, lambda: w.sql(
         f"UPDATE operations SET state = 'succeeded', started_at = now(), finished_at = now() WHERE sandbox_id = '{box}'"))

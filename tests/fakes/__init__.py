@@ -4,11 +4,11 @@
 import itertools
 import os
 import pathlib
-import socket
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("SPACE_BUILD_DIR") or
                      next((ROOT / d for d in ("build-sanitize", "build") if (ROOT / d / "build.ninja").exists()), ROOT / "build"))
+PATIENCE = 60  # seconds for what will happen: on a machine with much to do it takes as long as it takes
 _counter = itertools.count()
 
 
@@ -17,9 +17,3 @@ def new_id(prefix):
     alphabet = "0123456789abcdefghjkmnpqrstvwxyz"
     n = int.from_bytes(os.urandom(12), "big") * 4096 + next(_counter)
     return prefix + "_" + "".join(alphabet[(n >> (5 * i)) & 31] for i in range(25, -1, -1))
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]

@@ -9,6 +9,8 @@ import socket
 import threading
 import time
 
+from fakes import PATIENCE
+
 REQUESTS = {
     "hello": {"version"}, "vm_start": {"id", "mode", "template", "snapshot", "kernel", "accelerator", "vcpus", "memory_mib", "config"},
     "vm_load": {"id", "bind", "template", "snapshot", "config"}, "vm_bind": {"id", "sandbox"},
@@ -216,6 +218,7 @@ class FakeBroker:
         self.templates = {"d" * 64}
         self.bound = {}         # sandbox → the spare's VM it got
         self.requests = []      # (request, fields), in order
+        self.working = 0        # requests that are not answered yet
         self.problems = []      # why a connection was closed
         self.fail = {}          # request → function(fields) that may raise Refusal
         self.scripts = {}       # id or mode → function(vm)
@@ -284,7 +287,16 @@ class FakeBroker:
     def _answer(self, connection, name, fields, seq):
         with self.lock:
             self.requests.append((name, fields))
+            self.working += 1
             self.lock.notify_all()
+        try:
+            self._work(connection, name, fields, seq)
+        finally:
+            with self.lock:
+                self.working -= 1
+                self.lock.notify_all()
+
+    def _work(self, connection, name, fields, seq):
         time.sleep(self.slow.get(name, 0))
         try:
             with self.lock:
@@ -446,6 +458,14 @@ class FakeBroker:
         return sum(1 for request, given in self.requests
                    if request == name and all(given.get(k) == v for k, v in fields.items()))
 
-    def wait(self, condition, timeout=10):
+    def quiet(self):
+        """Until all that was asked for is done and answered, by a broker that died meanwhile too."""
+        self.wait(lambda: not self.working)
+
+    def wait(self, condition, timeout=PATIENCE):
+        """What a VM does by itself notifies nobody: looked at again and again."""
+        end = time.monotonic() + timeout
         with self.lock:
-            assert self.lock.wait_for(condition, timeout), self.requests[-5:]
+            while not condition():
+                assert time.monotonic() < end, self.requests[-5:]
+                self.lock.wait(0.02)

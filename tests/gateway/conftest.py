@@ -16,9 +16,10 @@ import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
-from fakes import BUILD, free_port, new_id  # noqa: E402
+from fakes import BUILD, new_id  # noqa: E402
 from fakes.control import TOKEN, FakeControl  # noqa: E402
 from fakes.guest import FakeGuest  # noqa: E402
+from lib.ports import free_port  # noqa: E402
 
 
 class Events:

@@ -367,7 +367,7 @@ def test_reports_are_repeated_until_control_took_them(own):
     time.sleep(0.5)
     assert len(own.control.states) <= 1
     own.control.fail = None
-    states = own.control.wait_states(2, timeout=10)
+    states = own.control.wait_states(2)
     assert [s[1]["state"] for s in states] == ["started", "exited"] and states[0][0] == session_id
 
 
@@ -392,7 +392,7 @@ def test_the_end_of_a_command_nobody_watches_is_reported(own):
     stream = own.events(session_id, token)
     assert stream.next()[0] == "process_started"
     stream.close()
-    states = own.control.wait_states(2, timeout=15)
+    states = own.control.wait_states(2)
     assert states[1] == (session_id, {"state": "exited", "pid": 9, "exit_code": 5, "signal": None, "reason": "exited"})
     assert b"space_gateway_sessions_watched 0\n" in own.get("/metrics")[1] and not guest.errors
 

@@ -2,8 +2,10 @@
 """A small client for tests: every exchange is recorded, so that a checker can hold it against spec/openapi.yaml."""
 
 import base64
+import contextlib
 import http.client
 import json
+import socket
 import time
 import urllib.parse
 import uuid
@@ -178,6 +180,7 @@ class Stream:
         if last_id:
             headers["Last-Event-ID"] = last_id
         self.conn.request("GET", url.path, headers=headers)
+        self.sock = self.conn.sock
         self.response = self.conn.getresponse()
         self.status = self.response.status
         self.last_id, self.comments = last_id, 0
@@ -190,6 +193,11 @@ class Stream:
 
     def close(self):
         self.conn.close()
+
+    def cut(self):
+        """From another thread: the reader finds the end."""
+        with contextlib.suppress(OSError):
+            self.sock.shutdown(socket.SHUT_RDWR)
 
     def __iter__(self):
         event, data, frame_id = "message", [], None

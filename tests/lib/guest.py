@@ -2,6 +2,7 @@
 """Programs that tests run inside a guest, and how to follow them from outside."""
 
 import base64
+import http.client
 import json
 import threading
 import time
@@ -18,18 +19,19 @@ class Follower(threading.Thread):
         super().__init__(daemon=True)
         self.session, self.over, self.limit = session, threading.Event(), timeout
         self.result, self.arrivals, self.connections, self.until = apilib.Result(), [], 0, until
-        self.last_id = None
+        self.last_id, self.stream = None, None
 
     def run(self):
         end = time.monotonic() + self.limit
         while not self.over.is_set() and time.monotonic() < end and not self.result.exited and not self.result.error:
             try:
                 with apilib.Stream(self.session, last_id=self.last_id, timeout=40) as s:
+                    self.stream = s
                     self.connections += 1
                     if s.status == 200:
                         self._read(s)
                     self.last_id = s.last_id
-            except OSError:
+            except (OSError, http.client.HTTPException):
                 pass
             self.over.wait(0.1)
 
@@ -61,6 +63,8 @@ class Follower(threading.Thread):
 
     def stop(self):
         self.over.set()
+        if self.stream:
+            self.stream.cut()
         self.join(50)
         return self.result
 

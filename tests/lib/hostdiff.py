@@ -14,6 +14,7 @@ between two: hostdiff.py STATE_DIR [--uid-base N] [--save FILE | --against FILE]
 
 import argparse
 import collections
+import functools
 import ctypes
 import json
 import os
@@ -22,6 +23,7 @@ import re
 import stat
 import subprocess
 import sys
+import threading
 
 UIDS = 8192
 OURS = re.compile(r"^(space|qemu-system)")
@@ -68,19 +70,25 @@ def counted(names):
 
 
 class Process:
+    """Of most there is little to know, and they are many: the rest is read when it is asked for."""
+
     def __init__(self, pid):
         self.pid = pid
-        self.comm = read("/proc/%d/comm" % pid).strip()
-        self.cmdline = read("/proc/%d/cmdline" % pid).replace("\0", " ")
-        self.state = read("/proc/%d/stat" % pid).rpartition(")")[2][1:2]
-        self.uid = os.stat("/proc/%d" % pid).st_uid
-        status = re.search(r"^Uid:\s+(\d+)", read("/proc/%d/status" % pid), re.M)
-        if status:
-            self.uid = int(status.group(1))
+        found = re.match(r"Name:\t(.*)\n(?:.*\n)*?State:\t(\S).*\n(?:.*\n)*?Uid:\t(\d+)", read("/proc/%d/status" % pid))
+        if not found:
+            raise ProcessLookupError
+        self.comm, self.state, self.uid = found.group(1), found.group(2), int(found.group(3))
+
+    @functools.cached_property
+    def cmdline(self):
+        return read("/proc/%d/cmdline" % self.pid).replace("\0", " ")
+
+    @functools.cached_property
+    def netns(self):
         try:
-            self.netns = os.stat("/proc/%d/ns/net" % pid).st_ino
+            return os.stat("/proc/%d/ns/net" % self.pid).st_ino
         except OSError:
-            self.netns = None
+            return None
 
     def links(self):
         try:
@@ -126,12 +134,10 @@ def list_netns(scope, all_processes):
     found = []
     by_inode = collections.defaultdict(list)
     for p in all_processes:
-        if p.netns and p.netns != host:
+        if (scope.whole or is_ours(p, scope)) and p.netns and p.netns != host:
             by_inode[p.netns].append(p)
     for members in by_inode.values():
-        ours = [p for p in members if scope.whole or is_ours(p, scope)]
-        if ours:
-            found.append("of %s uid %d" % (ours[0].comm, ours[0].uid))
+        found.append("of %s uid %d" % (members[0].comm, members[0].uid))
     for p in all_processes:
         if scope.whole or is_ours(p, scope):
             found += ["descriptor in %s" % p.comm for link in p.links()
@@ -141,26 +147,23 @@ def list_netns(scope, all_processes):
 
 
 def interfaces_of(path):
-    """Tap interfaces in a network namespace, looked at from a child that enters it."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    out, into = os.pipe()
-    pid = os.fork()
-    if pid == 0:
+    """Interfaces in a network namespace, looked at from a thread that enters it and ends there."""
+    names = []
+
+    def enter():
         try:
             fd = os.open(path, os.O_RDONLY)
-            names = []
-            if libc.setns(fd, CLONE_NEWNET) == 0:
-                for line in read("/proc/thread-self/net/dev").splitlines()[2:]:
-                    names.append(line.split(":")[0].strip())
-            os.write(into, "\n".join(names).encode())
         except OSError:
-            pass
-        os._exit(0)
-    os.close(into)
-    with os.fdopen(out) as f:
-        text = f.read()
-    os.waitpid(pid, 0)
-    return text.split()
+            return
+        try:
+            if ctypes.CDLL(None, use_errno=True).setns(fd, CLONE_NEWNET) == 0:
+                names.extend(line.split(":")[0].strip() for line in read("/proc/thread-self/net/dev").splitlines()[2:])
+        finally:
+            os.close(fd)
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join()
+    return names
 
 
 def list_taps(scope, all_processes):

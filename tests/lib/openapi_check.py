@@ -7,6 +7,7 @@ body of the declared shape, the problem code one the route may answer; and which
     spec.missing(tags={"sandboxes"})                     # (operation, status or code) never seen
 """
 import json
+import os
 import pathlib
 import re
 import threading
@@ -147,3 +148,18 @@ class Spec:
             expected |= {(o.id, s) for s in o.data["responses"] if s.isdigit() and int(s) < 400}
             expected |= {(o.id, c) for c in o.codes if c not in without_codes}
         return sorted(expected - self.seen)
+
+    def save(self, folder):
+        """What this process saw, for another one to add up."""
+        with self._lock:
+            text = json.dumps({"seen": sorted(self.seen), "statuses": self._statuses})
+        (pathlib.Path(folder) / f"{os.getpid()}.json").write_text(text)
+
+    def load(self, folder):
+        """Adds what others saw; a code has one status in all of them."""
+        for path in pathlib.Path(folder).glob("*.json"):
+            saved = json.loads(path.read_text())
+            self.seen |= {tuple(row) for row in saved["seen"]}
+            for code, status in saved["statuses"].items():
+                if self._statuses.setdefault(code, status) != status:
+                    raise Mismatch(f"code {code} came with {status} and with {self._statuses[code]}")

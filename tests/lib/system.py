@@ -7,28 +7,18 @@ import os
 import pathlib
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 
 from lib.api import Api
+from lib.ports import free_port
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 OUT = pathlib.Path(os.environ.get("SPACE_TEST_OUT", ROOT / "out"))
 CACHE = pathlib.Path(os.environ.get("SPACE_CACHE_DIR", "/var/cache/space"))
 DAEMONS = ("broker", "control", "node", "gateway")
-
-
-def free_ports(n):
-    socks = [socket.socket() for _ in range(n)]
-    for s in socks:
-        s.bind(("127.0.0.1", 0))
-    ports = [s.getsockname()[1] for s in socks]
-    for s in socks:
-        s.close()
-    return ports
 
 
 class Faults:
@@ -82,11 +72,11 @@ class System:
 
     def __init__(self, kernel="auto", faults=False, **settings):
         System._made += 1
-        uid_base = 1000000 + (os.getpid() % 4000) * 100000 + System._made * 10000  # two runs at once share no uid
+        uid_base = 1000000 + (os.getpid() % 2000) * 1000000 + System._made * 10000  # two runs at once share no uid
         self.root = pathlib.Path(tempfile.mkdtemp(prefix="sp", dir="/tmp"))
         self.root.chmod(0o711)
         self.state = self.root / "s"
-        control, internal, gateway = free_ports(3)
+        control, internal, gateway = (free_port() for _ in range(3))
         self.settings = {
             "state_dir": str(self.state), "control_listen": "127.0.0.1:%d" % control,
             "internal_listen": "127.0.0.1:%d" % internal, "gateway_listen": "127.0.0.1:%d" % gateway,
@@ -138,7 +128,7 @@ class System:
         os.kill(pid, sig)
         return pid
 
-    def wait_restarted(self, name, old, timeout=30):
+    def wait_restarted(self, name, old, timeout=60):
         end = time.monotonic() + timeout
         while time.monotonic() < end:
             try:
@@ -149,7 +139,7 @@ class System:
             time.sleep(0.02)
         raise AssertionError("%s was not started again" % name)
 
-    def wait_ready(self, timeout=60):
+    def wait_ready(self, timeout=120):
         """Until control, node and gateway answer again."""
         end = time.monotonic() + timeout
         while time.monotonic() < end:

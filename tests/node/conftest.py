@@ -64,14 +64,16 @@ class Node:
         process, self.process = self.process, None
         if not process:
             return
+        self.control.pool_reports.clear()  # what it said of its pools is no news of the next one
         process.send_signal(signal.SIGTERM)
-        process.wait(15)
+        process.wait(60)
         assert process.returncode == 0, self.log.read_text()[-6000:]
 
     def kill(self):
         self.process.kill()
         self.process.wait()
         self.process = None
+        self.control.pool_reports.clear()
 
     def close(self):
         try:
@@ -102,7 +104,7 @@ class Node:
 
     def running(self, **fields):
         sandbox_id = self.want(**fields)
-        self.control.wait_report(sandbox_id, "running", timeout=15)
+        self.control.wait_report(sandbox_id, "running")
         return sandbox_id
 
 

@@ -21,8 +21,8 @@ def refuse(code, field="", text="told to", times=None, mode=None):
     return fail
 
 
-def failed(node, sandbox_id, timeout=10):
-    error = node.control.wait_report(sandbox_id, "failed", timeout)["error"]
+def failed(node, sandbox_id):
+    error = node.control.wait_report(sandbox_id, "failed")["error"]
     node.broker.wait(lambda: sandbox_id not in node.broker.vms)
     return error
 
@@ -83,6 +83,7 @@ def test_a_seal_that_fails(node):
     assert not node.broker.snapshots
 
 
+@pytest.mark.alone
 def test_death_of_a_running_vm(node):
     sandbox_id = node.running()
     before = time.monotonic()
@@ -121,6 +122,7 @@ def at(seconds):
     return when.strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
 
 
+@pytest.mark.alone
 def test_a_deadline_that_passes(node):
     node.broker.scripts["clone"] = lambda vm: None
     sandbox_id = node.want(deadline_at=at(1))
@@ -214,7 +216,7 @@ def test_several_meet_a_broken_snapshot_at_once(node):
     node.broker.scripts["clone"] = script
     ids = [node.want() for _ in range(6)]
     for sandbox_id in ids:
-        node.control.wait_report(sandbox_id, "running", timeout=15)
+        node.control.wait_report(sandbox_id, "running")
     assert node.broker.count("vm_start", mode="template_boot") == 2 and fresh == set(ids)
 
 

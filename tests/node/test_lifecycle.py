@@ -70,7 +70,7 @@ def test_starts_and_boots_are_limited(node):
     node.broker.scripts["clone"] = slow
     ids = [node.want(resources={"vcpus": 1, "memory_mib": 128 + i % 5}) for i in range(20)]
     for sandbox_id in ids:
-        node.control.wait_report(sandbox_id, "running", timeout=20)
+        node.control.wait_report(sandbox_id, "running")
     assert node.broker.peak["template_boot"] <= 2 and node.broker.peak["clone"] <= 8
 
 
@@ -95,9 +95,9 @@ def test_ready_follows_the_vm(node):
 def test_an_agent_that_falls_silent_is_not_ready(node):
     sandbox_id = node.running()
     node.broker.vms[sandbox_id].answers = False
-    node.control.wait_for(lambda: not node.control.reports(sandbox_id)[-1]["ready"], timeout=20)
+    node.control.wait_for(lambda: not node.control.reports(sandbox_id)[-1]["ready"])
     node.broker.vms[sandbox_id].answers = True
-    node.control.wait_for(lambda: node.control.reports(sandbox_id)[-1]["ready"], timeout=20)
+    node.control.wait_for(lambda: node.control.reports(sandbox_id)[-1]["ready"])
     assert "failed" not in {r["state"] for r in node.control.reports(sandbox_id)}
 
 

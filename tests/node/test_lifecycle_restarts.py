@@ -33,9 +33,9 @@ def test_killed_in(node, activity):
     hold = threading.Event()
     node.broker.hooks[activity] = lambda vm: hold.wait(5) and None
     aim = "running" if activity == "resume" else "paused"
+    before = len(node.broker.vms[sandbox_id].asked)
     node.control.move(sandbox_id, aim, "wake" if activity == "resume" else "pause")
-    node.broker.wait(lambda: True)
-    time.sleep(0.3)
+    node.broker.wait(lambda: len(node.broker.vms[sandbox_id].asked) > before)
     restart(node)
     time.sleep(0.3)
     hold.set()
@@ -105,6 +105,11 @@ def test_a_host_that_was_booted_anew(node):
     reported(node, asleep, "running", generation=2)
 
 
+def doing(node):
+    """How often the broker was asked for anything that takes long here."""
+    return sum(node.broker.count(r) for r in ("vm_start", "vm_snapshot", "snapshot_copy", "snapshot_remove", "vm_stop"))
+
+
 @pytest.mark.parametrize("activity", ["wake", "rollback", "snapshot", "copy"])
 def test_killed_in_what_the_broker_does(node, activity):
     if activity in ("wake", "copy"):
@@ -113,6 +118,7 @@ def test_killed_in_what_the_broker_does(node, activity):
         sandbox_id, key = node.running(), "snp_" + "0" * 26
         node.broker.snapshots.add(key)
     node.broker.slow.update(vm_start=0.5, vm_snapshot=0.5, snapshot_copy=0.5)
+    before = doing(node)
     wanted = snapshot("snapshot")
     if activity == "wake":
         wake(node, sandbox_id, key)
@@ -122,7 +128,7 @@ def test_killed_in_what_the_broker_does(node, activity):
         node.control.move(sandbox_id, "running", "snapshot", snapshot=wanted)
     else:
         node.control.move(sandbox_id, "suspended", "snapshot", snapshot=wanted, start={"snapshot_id": key})
-    time.sleep(0.25)
+    node.broker.wait(lambda: doing(node) > before)
     restart(node)
     if activity in ("wake", "rollback"):
         reported(node, sandbox_id, "running", generation=2)
@@ -144,6 +150,7 @@ def test_the_broker_away_in(node, activity, when):
         node.broker.stop()
     else:
         node.broker.slow.update(vm_start=0.4, vm_snapshot=0.4, snapshot_copy=0.4, snapshot_remove=0.4, vm_stop=0.4)
+    before = doing(node)
     wanted = snapshot("suspend" if activity == "suspend" else "snapshot")
     if activity == "suspend":
         node.control.move(sandbox_id, "suspended", "suspend", snapshot=wanted)
@@ -159,11 +166,13 @@ def test_the_broker_away_in(node, activity, when):
         with node.control.lock:
             node.control.gone.add(key)
             node.control.changed()
-    time.sleep(0.2)
     if when == "working":
+        node.broker.wait(lambda: doing(node) > before)
         node.broker.stop()
-        time.sleep(0.4)
+        node.broker.quiet()
         node.broker.slow.clear()
+    else:
+        time.sleep(0.2)
     node.broker.start()
     if activity == "suspend":
         reported(node, sandbox_id, "suspended")

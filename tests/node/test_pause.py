@@ -324,8 +324,12 @@ def test_delete_during(node, activity):
     else:
         sandbox_id, key = node.running(), None
     hold = threading.Event()
-    node.broker.hooks["pause"] = node.broker.hooks["resume"] = lambda vm: hold.wait(3) and None
-    node.broker.slow.update(vm_snapshot=1, snapshot_copy=1, vm_start=1)
+    node.broker.hooks["pause"] = node.broker.hooks["resume"] = lambda vm: hold.wait(30) and None
+    node.broker.slow.update(vm_snapshot=2, snapshot_copy=2, vm_start=2)
+
+    def asked():
+        return sum(node.broker.count(r) for r in node.broker.slow) + sum(len(vm.asked) for vm in list(node.broker.vms.values()))
+    before = asked()
     if activity == "pause":
         node.control.move(sandbox_id, "paused", "pause")
     elif activity == "resume":
@@ -341,15 +345,19 @@ def test_delete_during(node, activity):
     else:
         node.broker.snapshots.add("snp_" + "0" * 26)
         node.control.move(sandbox_id, "running", "rollback", generation=2, start={"snapshot_id": "snp_" + "0" * 26})
-    time.sleep(0.2)
+    if activity == "rollback":
+        time.sleep(0.2)
+    else:
+        node.broker.wait(lambda: asked() > before)
     begun = time.monotonic()
     fresh(node)
     node.control.delete(sandbox_id)
     reported(node, sandbox_id, "deleted")
     if activity in ("suspend", "snapshot", "pause", "resume"):
-        assert time.monotonic() - begun < 0.7
+        assert time.monotonic() - begun < 1.5  # not when what was under way is over
     hold.set()
-    time.sleep(1.2)
+    node.broker.quiet()
+    time.sleep(0.3)
     assert sandbox_id not in node.broker.vms
     assert {r["state"] for r in node.control.reports(sandbox_id)} <= {"deleted", "creating"}
 

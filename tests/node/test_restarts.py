@@ -96,8 +96,8 @@ def test_a_broker_that_dies_during_a_start(node, mode):
     sandbox_id = node.want()
     node.broker.wait(lambda: node.broker.count("vm_start", mode=mode) > started)
     node.broker.stop()
+    node.broker.quiet()  # the start is done, its answer went nowhere
     node.broker.slow.clear()
-    time.sleep(0.5)  # the start is done, its answer went nowhere
     node.broker.start()
     node.control.wait_report(sandbox_id, "running")
     node.broker.wait(lambda: not [i for i in node.broker.vms if i.startswith("tpb_")])
@@ -108,8 +108,8 @@ def test_a_broker_that_dies_during_a_seal(node):
     sandbox_id = node.want()
     node.broker.wait(lambda: node.broker.count("snapshot_seal"))
     node.broker.stop()
+    node.broker.quiet()
     node.broker.slow.clear()
-    time.sleep(0.4)
     node.broker.start()
     node.control.wait_report(sandbox_id, "running")
 
@@ -136,8 +136,8 @@ def test_control_away_and_back(node):
     node.broker.vms[first].die()
     time.sleep(0.5)
     node.control.resume()
-    assert node.control.wait_report(first, "failed", timeout=15)["error"]["code"] == "vmm_killed"
-    node.control.wait_for(lambda: len(node.control.registered) >= 2, timeout=15)
+    assert node.control.wait_report(first, "failed")["error"]["code"] == "vmm_killed"
+    node.control.wait_for(lambda: len(node.control.registered) >= 2)
     node.running()
 
 
@@ -148,7 +148,7 @@ def test_control_that_forgot_the_node(node):
         node.control.changed()
     time.sleep(0.3)
     node.control.fail = None
-    node.control.wait_for(lambda: len(node.control.registered) >= 2, timeout=15)
+    node.control.wait_for(lambda: len(node.control.registered) >= 2)
 
 
 def test_a_list_that_is_not_understood_is_not_acted_on(node):
@@ -183,6 +183,7 @@ def test_the_sweep_names_what_is_known(node):
     sandbox_id = node.running()
     node.kill()
     node.broker.swept.clear()
+    node.control.observed.clear()
     node.start()
     node.control.wait_report(sandbox_id, "running")
     time.sleep(0.5)

@@ -29,9 +29,20 @@ def of_state(node, state):
     return [vm for vm in list(node.broker.vms.values()) if vm.state == state and vm.id.startswith("spr_")]
 
 
+def pool_says(node, **fields):
+    """Until the node's last report says so of the pool."""
+    def found():
+        pool = node.control.pool_reports[-1].get("pool_1") if node.control.pool_reports else None
+        return pool and all(pool[k] == v for k, v in fields.items())
+    node.control.wait_for(found)
+
+
 def wait_warm(node, n):
-    node.broker.wait(lambda: len(of_state(node, "warm")) == n, timeout=30)
-    time.sleep(0.05)  # the node has heard it too
+    node.broker.wait(lambda: len(of_state(node, "warm")) == n)
+    if node.control.pools:
+        pool_says(node, warm=n)  # the node has heard it too
+    else:
+        time.sleep(0.5)
 
 
 @pytest.fixture
@@ -51,33 +62,39 @@ def test_a_hit(warm):
     assert vm.request["id"] in members and vm.called == sandbox_id
     assert vm.identity == {"hostname": "box", "machine_id": "0123456789abcdef" * 2, "env": ["PATH=/bin", "LANG=de", "MINE=1"]}
     assert not warm.broker.count("vm_start", mode="clone")
-    assert [r["state"] for r in warm.control.reports(sandbox_id)] == ["running"]
+    states = [r["state"] for r in warm.control.reports(sandbox_id)]
+    slow = report["timings"]["node_total_ms"] > 25  # what takes 40 ms is told by its beginning too
+    assert states == ["running"] or slow and states == ["creating", "running"]
     wait_warm(warm, 2)
-    warm.control.wait_for(lambda: warm.control.pool_reports and warm.control.pool_reports[-1].get("pool_1") == {
-        "pool_id": "pool_1", "warm": 2, "filling": 0, "target": 2, "hits": 1, "misses": 0})
+    pool_says(warm, pool_id="pool_1", warm=2, filling=0, target=2, hits=1, misses=0)
     warm.control.delete(sandbox_id)
     warm.control.wait_report(sandbox_id, "deleted")
 
 
 def test_bind_and_identify_do_not_wait_for_each_other(warm):
-    warm.broker.slow["vm_bind"] = 0.5
+    warm.broker.slow["vm_bind"] = 2
     sandbox_id = warm.want()
     warm.broker.wait(lambda: warm.broker.count("vm_bind"))
+    vm = warm.broker.vms[next(f["id"] for r, f in warm.broker.requests if r == "vm_bind")]
+    warm.broker.wait(lambda: vm.state == "running")
+    assert vm.asked == ["identify"] and vm.id.startswith("spr_")
     time.sleep(0.2)
-    vm = next(vm for vm in warm.broker.vms.values() if vm.asked)
-    assert vm.asked == ["identify"] and vm.state == "running" and vm.id.startswith("spr_")
     assert not warm.control.reports(sandbox_id) or warm.control.reports(sandbox_id)[-1]["state"] == "creating"
     assert warm.control.wait_report(sandbox_id, "running")["start_kind"] == "warm"
 
 
 def test_a_burst_takes_all_and_the_rest_misses(warm):
     warm.broker.late["vm_bind"] = 0.3
-    ids = [warm.want() for _ in range(5)]
+    rows = [warm.row() for _ in range(5)]
+    with warm.control.lock:  # all in one list
+        warm.control.sandboxes.update({row["id"]: row for row in rows})
+        warm.control.changed()
+    ids = [row["id"] for row in rows]
     kinds = [warm.control.wait_report(i, "running")["start_kind"] for i in ids]
     assert sorted(kinds) == ["cold"] * 3 + ["warm"] * 2
     owners = [warm.broker.vms[i].request["id"] for i in ids]
     assert len(set(owners)) == 5
-    warm.control.wait_for(lambda: warm.control.pool_reports[-1]["pool_1"]["misses"] == 3)
+    pool_says(warm, misses=3)
 
 
 def test_another_size_misses(warm):
@@ -97,7 +114,7 @@ def test_a_member_that_does_not_answer_is_replaced(warm):
     victim = of_state(warm, "warm")[0]
     victim.lifecycle = lambda *_: None
     victim.__class__ = type("Mute", (victim.__class__,), {"send": staticmethod(lambda client, message: None)})
-    warm.broker.wait(lambda: victim.id not in warm.broker.vms, timeout=40)
+    warm.broker.wait(lambda: victim.id not in warm.broker.vms)
 
 
 @pytest.mark.parametrize("how", ["refused", "dies", "bind_lost", "bind_conflict"])
@@ -126,7 +143,7 @@ def test_an_outdated_pool_is_replaced(warm):
     old = {vm.id for vm in of_state(warm, "warm")}
     warm.broker.templates.add("e" * 64)
     set_pools(warm, pool(2, template={"digest": "e" * 64, "manifest": MANIFEST}))
-    warm.broker.wait(lambda: not old & set(warm.broker.vms), timeout=30)
+    warm.broker.wait(lambda: not old & set(warm.broker.vms))
     wait_warm(warm, 2)
     assert {vm.request["template"] for vm in of_state(warm, "warm")} == {"e" * 64}
     set_pools(warm)
@@ -153,8 +170,8 @@ def test_delete_during_a_bind(warm):
 @pytest.mark.parametrize("identified", [True, False])
 def test_the_node_dies_in_a_bind(warm, cut, identified):
     """What the broker wrote down decides: the VM is the sandbox's, or it goes and the sandbox gets another one."""
-    warm.broker.slow["vm_bind"] = 0.6 if cut == "before" else 0
-    warm.broker.late["vm_bind"] = 0.6
+    warm.broker.slow["vm_bind"] = 1 if cut == "before" else 0
+    warm.broker.late["vm_bind"] = 1
     if not identified:
         warm.broker.hooks["identify"] = lambda vm: "silent"
     if cut == "before":
@@ -162,10 +179,11 @@ def test_the_node_dies_in_a_bind(warm, cut, identified):
     sandbox_id = warm.want()
     warm.broker.wait(lambda: warm.broker.count("vm_bind"))
     taken = next(f["id"] for r, f in warm.broker.requests if r == "vm_bind")
-    time.sleep(0.2)
+    member = next(vm for vm in list(warm.broker.vms.values()) if vm.request["id"] == taken)
+    warm.broker.wait(lambda: member.state == "running" if identified else member.asked)
     warm.kill()
+    warm.broker.quiet()
     warm.broker.slow.clear()
-    time.sleep(0.8)
     warm.broker.late.clear()
     warm.broker.fail.clear()
     warm.broker.hooks.clear()
@@ -174,19 +192,19 @@ def test_the_node_dies_in_a_bind(warm, cut, identified):
     report = warm.control.wait_report(sandbox_id, "running")
     vm = warm.broker.vms[sandbox_id]
     assert report["ready"] and vm.called == sandbox_id and vm.identity["hostname"] == "box"
-    if identified or cut == "after":  # else it is as warm as it was, and may be taken as well as another
+    if identified or cut == "after":  # else it is as warm as it was, and may be taken as well as another, or stay
         assert (vm.request["id"] == taken) == (cut == "after")
-    warm.broker.wait(lambda: taken not in warm.broker.vms)
+        warm.broker.wait(lambda: taken not in warm.broker.vms)
     assert len([v for v in warm.broker.vms.values() if v.called == sandbox_id]) == 1
 
 
 def test_the_broker_dies_in_a_bind(warm):
-    warm.broker.late["vm_bind"] = 0.5
+    warm.broker.late["vm_bind"] = 1
     sandbox_id = warm.want()
     warm.broker.wait(lambda: sandbox_id in warm.broker.vms)
     warm.broker.stop()
+    warm.broker.quiet()
     warm.broker.late.clear()
-    time.sleep(0.3)
     assert not [r for r in warm.control.reports(sandbox_id) if r["state"] == "running"]
     warm.broker.start()
     assert warm.control.wait_report(sandbox_id, "running")["start_kind"] == "warm"
@@ -196,7 +214,7 @@ def test_spares_outlive_the_node(cold):
     cold.start(blank_vmms=1)
     set_pools(cold, pool(2))
     wait_warm(cold, 2)
-    cold.broker.wait(lambda: len(of_state(cold, "blank")) >= 1, timeout=30)
+    cold.broker.wait(lambda: len(of_state(cold, "blank")) >= 1)
     before = {vm.id for vm in of_state(cold, "warm")}
     blanks = {vm.id for vm in of_state(cold, "blank")}
     cold.kill()
@@ -218,7 +236,7 @@ def test_spares_of_another_engine_go(cold):
     cold.stop()
     (cold.state_dir / "kernels" / "stock" / "initrd.cpio").write_bytes(b"another agent")
     cold.start()
-    cold.broker.wait(lambda: not old & set(cold.broker.vms), timeout=30)
+    cold.broker.wait(lambda: not old & set(cold.broker.vms))
     wait_warm(cold, 2)
 
 
@@ -236,8 +254,8 @@ def test_a_template_in_demand_gets_warm_ones(cold):
 def stocked(cold):
     cold.start(blank_vmms=2)
     cold.running()
-    cold.broker.wait(lambda: len([v for v in of_state(cold, "blank") if v.request["memory_mib"] == 128]) == 2, timeout=30)
-    time.sleep(0.05)
+    cold.broker.wait(lambda: len([v for v in of_state(cold, "blank") if v.request["memory_mib"] == 128]) == 2)
+    time.sleep(0.5)  # the node has heard it too
     return cold
 
 
@@ -246,7 +264,7 @@ def test_a_blank_serves_a_start(stocked):
     assert stocked.control.wait_report(sandbox_id, "running")["start_kind"] == "blank"
     vm = stocked.broker.vms[sandbox_id]
     assert vm.request["id"].startswith("spr_") and vm.identity["hostname"] == "box" and vm.generation == 1
-    stocked.broker.wait(lambda: len(of_state(stocked, "blank")) == 2, timeout=30)
+    stocked.broker.wait(lambda: len(of_state(stocked, "blank")) == 2)
 
 
 @pytest.mark.parametrize("how", ["refused", "dies", "fails"])
@@ -264,12 +282,12 @@ def test_a_blank_that_fails_the_sandbox(stocked, how):
 
 
 def test_the_broker_dies_in_a_load(stocked):
-    stocked.broker.late["vm_load"] = 0.5
+    stocked.broker.late["vm_load"] = 1
     sandbox_id = stocked.want()
     stocked.broker.wait(lambda: sandbox_id in stocked.broker.vms)
     stocked.broker.stop()
+    stocked.broker.quiet()
     stocked.broker.late.clear()
-    time.sleep(0.2)
     stocked.broker.start()
     assert stocked.control.wait_report(sandbox_id, "running")["start_kind"] == "blank"
 
@@ -291,9 +309,9 @@ def test_spares_wait_until_the_node_is_idle(cold):
     starts = []
     sandbox_id = cold.want()
     cold.broker.wait(lambda: sandbox_id in cold.broker.vms)
-    time.sleep(0.3)
+    time.sleep(1)  # what was begun before is counted
     seen = len(starts)
-    time.sleep(0.7)
+    time.sleep(1)
     assert len(starts) == seen
     hold.set()
     cold.control.wait_report(sandbox_id, "running")
@@ -309,7 +327,7 @@ def test_spares_give_way(cold):
         pytest.skip("the host is too full to tell")
     cold.start(memory_reserve_mib=max(1, total - 700), blank_vmms=0)
     set_pools(cold, pool(9))
-    cold.broker.wait(lambda: len(of_state(cold, "warm")) == 3, timeout=20)  # 3 × (128 + 64) MiB of 700
+    cold.broker.wait(lambda: len(of_state(cold, "warm")) == 3)  # 3 × (128 + 64) MiB of 700
     sandbox_id = cold.want(resources={"vcpus": 1, "memory_mib": 500})
     cold.control.wait_report(sandbox_id, "running")
     cold.broker.wait(lambda: len(of_state(cold, "warm")) == 0)
@@ -332,7 +350,7 @@ def test_twenty_children_wait_for_one_snapshot(node):
     node.broker.slow["vm_snapshot"] = 0.4
     parent, key, children = fork(node, 20)
     for child in children:
-        assert node.control.wait_report(child, "running", timeout=20)["start_kind"] == "cold"
+        assert node.control.wait_report(child, "running")["start_kind"] == "cold"
     assert node.broker.count("vm_snapshot", id=parent) == 1 and node.broker.count("snapshot_stat") <= 1
     assert {node.broker.vms[c].request["snapshot"] for c in children} == {key}
     assert node.broker.vms[parent].state == "running"
@@ -340,7 +358,7 @@ def test_twenty_children_wait_for_one_snapshot(node):
 
 @pytest.mark.parametrize("how", ["fails", "deleted", "dies"])
 def test_children_of_a_parent_that_fails(node, how):
-    node.broker.slow["vm_snapshot"] = 0.4
+    node.broker.slow["vm_snapshot"] = 1
     if how == "fails":
         node.broker.fail["vm_snapshot"] = refuse("no_space")
     parent, _, children = fork(node, 3)
@@ -373,7 +391,7 @@ def test_children_through_a_broker_that_comes_back(node):
     _, key, children = fork(node, 4)
     node.broker.wait(lambda: node.broker.count("vm_snapshot"))
     node.broker.stop()
-    time.sleep(0.5)
+    node.broker.quiet()
     node.broker.slow.clear()
     node.broker.start()
     for child in children:

@@ -209,9 +209,9 @@ def test_down_leaves_nothing():
         s.seed()
         s.api.create()
         s.cli("down")
-        assert not settled(before, look, 10)
+        assert not settled(before, look, 60)
         s.up()  # and comes back: the sandbox whose VM went down with us is failed, with a reason
-        end = time.monotonic() + 30
+        end = time.monotonic() + 60
         while True:
             items = s.api.ok("GET", "/v1/sandboxes")["items"]
             if [x["state"] for x in items] == ["failed"] or time.monotonic() > end:

@@ -213,6 +213,7 @@ def test_stdin_signal_and_pty(api, sandbox):
     assert b"30 100" in r.pty and r.code == 0
 
 
+@pytest.mark.alone
 def test_idle_guest_is_quiet(system, api, sandbox):
     """An idle guest: clocksource tsc, under 30 timer ticks a second, at most 1 % of a core."""
     seconds = size(5, 30)

@@ -16,6 +16,7 @@ from lib.sizes import say, size
 from lib.system import ROOT
 
 CLONES = size(8, 32)
+pytestmark = pytest.mark.alone  # clocks are compared
 
 UUIDS = """
 import uuid, time, random
