@@ -139,7 +139,7 @@ static int ask(struct work *w, struct sp_error *err) {
                         fds, ARRAY_SIZE(fds), err);
 }
 
-/* What is known of the base. Without it every piece is hashed. */
+/* What is known of the base, read while space-vm copies. Without it every piece is hashed. */
 static int read_base(struct work *w, struct sp_error *err) {
     _cleanup_close_ int dir = -1;
     _cleanup_json_ json_t *manifest = NULL;
@@ -351,14 +351,22 @@ static const struct step {
     const char *fault; /* the point before it */
     int (*run)(struct work *w, struct sp_error *err);
 } steps[] = {
-    {"snapshot.begin", begin},       {"snapshot.clone", clone_memory},
-    {"snapshot.flush", begin_flush}, {"snapshot.ask", ask},
-    {"snapshot.copy", wait_copied},  {"snapshot.copied", flush},
-    {"snapshot.stop", stop},         {"snapshot.stopped", clone_disk},
-    {"snapshot.disk", go},           {"snapshot.own", own},
-    {"snapshot.sync", begin_sync},   {"snapshot.base", read_base},
-    {"snapshot.hash", hash},         {"snapshot.fsync", sync_rest},
-    {"snapshot.publish", publish},   {"snapshot.record", write_record},
+    {"snapshot.begin", begin},
+    {"snapshot.clone", clone_memory},
+    {"snapshot.flush", begin_flush},
+    {"snapshot.ask", ask},
+    {"snapshot.base", read_base},
+    {"snapshot.copy", wait_copied},
+    {"snapshot.copied", flush},
+    {"snapshot.stop", stop},
+    {"snapshot.stopped", clone_disk},
+    {"snapshot.disk", go},
+    {"snapshot.own", own},
+    {"snapshot.sync", begin_sync},
+    {"snapshot.hash", hash},
+    {"snapshot.fsync", sync_rest},
+    {"snapshot.publish", publish},
+    {"snapshot.record", write_record},
     {"snapshot.committed", commit},
 };
 #define COMMITTED (ARRAY_SIZE(steps) - 1) /* before it the snapshot has become the VM's base */
