@@ -15,7 +15,7 @@ mount -t cgroup2 cgroup2 /sys/fs/cgroup
 modprobe -a kvm-amd btrfs loop tun
 ip link set lo up
 read -r uptime _ </proc/uptime
-echo "kvm: Linux $(uname -r), $(grep -c '^processor' /proc/cpuinfo) processors with svm $(grep -c '^flags.* svm' /proc/cpuinfo)," \
+echo "kvm: Linux $(uname -r), $(grep -c '^processor' /proc/cpuinfo) processor(s), with svm $(grep -c '^flags.* svm' /proc/cpuinfo)," \
     "$(ls /dev/kvm 2>&1), up in $uptime s"
 
 cd /mnt || exit 1
