@@ -76,7 +76,7 @@ def test_boot_needed_no_second_attempt(system):
 
 def test_limits(system, line):
     """Both processes of the VM are in one control group of version 2, which counts and limits what they take."""
-    record = json.loads((system.state / "run" / "vm" / line.sandbox / "vm.json").read_text())
+    record = json.loads((system.state / "store" / "sandboxes" / line.sandbox / "vm.json").read_text())
     group = pathlib.Path("/sys/fs/cgroup") / ("space-" + system.settings["uid_base"]) / record["cgroup"]
 
     def value(name):
