@@ -20,6 +20,8 @@ struct vm_record {
     char snapshot[BROKER_KEY_SIZE]; /* what it was started from; "" for a template boot and a blank */
     char base
         [BROKER_KEY_SIZE]; /* what its next snapshot is cloned from: its last one, at first the one it started from */
+    char disk_base
+        [BROKER_KEY_SIZE]; /* a later one of its disk alone, which tells what of the disk has changed; may be gone */
     char cgroup[ID_SIZE];  /* its control group: the id it was born with, which a spare loses when it is bound */
     bool spoiled;          /* a load was begun and not seen to its end: good for nothing but vm_stop */
     unsigned vcpus, memory_mib;

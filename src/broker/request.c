@@ -26,8 +26,9 @@ struct request_row {
     const struct field_row *fields; /* ended by a row without key */
 };
 
-const char *const request_mode_names[] = {"clone", "template_boot", "blank", NULL};
+const char *const request_mode_names[] = {"clone", "template_boot", "blank", "boot", NULL};
 const char *const request_then_names[] = {"resume", "stop", NULL};
+const char *const request_content_names[] = {"full", "disk", NULL};
 const char *const request_kernel_names[] = {"stock", "lean", NULL};
 const char *const request_accelerator_names[] = {"tcg", "kvm", NULL};
 
@@ -63,6 +64,8 @@ static const struct field_row bind_fields[] = {{"id", FIELD_ID, .prefix = "spr",
 static const struct field_row take_fields[] = {{"id", FIELD_ID, AT(id)},
                                                {"snapshot", FIELD_KEY, .prefix = "snp", AT(snapshot)},
                                                {"then", FIELD_CHOICE, .choices = request_then_names, AT(then)},
+                                               {"content", FIELD_CHOICE, .optional = true,
+                                                .choices = request_content_names, AT(content)},
                                                {"manifest", FIELD_OBJECT, .max = BROKER_MANIFEST_MAX, AT(manifest)},
                                                {0}};
 static const struct field_row copy_fields[] = {{"snapshot", FIELD_KEY, AT(snapshot)},
@@ -236,7 +239,8 @@ static int check_start(const struct request *request, struct sp_error *err) {
         bool template, snapshot;
     } modes[] = {[MODE_CLONE] = {"sbx", true, true},
                  [MODE_TEMPLATE_BOOT] = {"tpb", true, false},
-                 [MODE_BLANK] = {"spr", false, false}};
+                 [MODE_BLANK] = {"spr", false, false},
+                 [MODE_BOOT] = {"sbx", true, true}};
     const char *mode = request_mode_names[request->mode];
 
     if (!id_is_valid(request->id, modes[request->mode].prefix))
@@ -249,6 +253,13 @@ static int check_start(const struct request *request, struct sp_error *err) {
         return sp_error_field(err, SP_E_INVALID, "snapshot", "snapshot must be %s for %s",
                               modes[request->mode].snapshot ? "given" : "left out", mode);
     return 0;
+}
+
+/* A VM that is to stand still is woken with its memory. */
+static int check_take(const struct request *request, struct sp_error *err) {
+    return request->content == CONTENT_FULL || request->then == THEN_RESUME
+               ? 0
+               : sp_error_field(err, SP_E_INVALID, "then", "then must be resume for a snapshot of the disk alone");
 }
 
 static int find_type(const json_t *obj, enum request_type *ret, struct sp_error *err) {
@@ -285,6 +296,8 @@ int request_parse(const char *data, size_t len, struct request *ret, struct sp_e
         r = parse_fields(obj, &request, err);
     if (r == 0 && request.type == REQUEST_VM_START)
         r = check_start(&request, err);
+    if (r == 0 && request.type == REQUEST_VM_SNAPSHOT)
+        r = check_take(&request, err);
     if (r < 0) {
         ret->has_seq = request.has_seq;
         ret->seq = request.seq;

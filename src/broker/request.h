@@ -42,11 +42,12 @@ enum request_type {
     REQUEST_COUNT_
 };
 
-enum request_mode { MODE_CLONE, MODE_TEMPLATE_BOOT, MODE_BLANK };
+enum request_mode { MODE_CLONE, MODE_TEMPLATE_BOOT, MODE_BLANK, MODE_BOOT };
 enum request_kernel { KERNEL_STOCK, KERNEL_LEAN };
 enum request_accelerator { ACCELERATOR_TCG, ACCELERATOR_KVM };
 enum request_then { THEN_RESUME, THEN_STOP };
-extern const char *const request_then_names[];
+enum request_content { CONTENT_FULL, CONTENT_DISK }; /* of a snapshot: memory, devices and disk, or the disk alone */
+extern const char *const request_then_names[], *const request_content_names[];
 extern const char *const request_mode_names[], *const request_kernel_names[], *const request_accelerator_names[];
 
 /* Only the fields of its own row are set; the others are zero. */
@@ -58,7 +59,7 @@ struct request {
     char id[ID_SIZE];
     char bind[ID_SIZE], sandbox[ID_SIZE]; /* of a sandbox; bind: "" when not given */
     char after[BROKER_KEY_SIZE];          /* "" when not given */
-    uint64_t then;                        /* enum request_then */
+    uint64_t then, content;               /* the enums above */
     char to[BROKER_KEY_SIZE];
     uint64_t mode, kernel, accelerator; /* the enums above */
     char template[SHA256_HEX_SIZE];

@@ -66,6 +66,32 @@ int snapshot_read_manifest(int dir, const char *key, json_t **ret, struct sp_err
     return r;
 }
 
+int snapshot_manifest_content(const json_t *manifest, enum request_content *ret, struct sp_error *err) {
+    const char *name;
+    int r = json_get_opt_string(manifest, "", "content", 1, 16, request_content_names[CONTENT_FULL], &name, err);
+
+    for (unsigned i = 0; r == 0 && request_content_names[i]; i++)
+        if (strcmp(request_content_names[i], name) == 0) {
+            *ret = (enum request_content)i;
+            return 0;
+        }
+    return r < 0 ? r : sp_error_set(err, SP_E_CORRUPT, "the manifest has an unknown content");
+}
+
+int snapshot_content(const struct layout *layout, const char *key, enum request_content *ret, struct sp_error *err) {
+    _cleanup_close_ int dir = -1;
+    _cleanup_json_ json_t *manifest = NULL;
+    int r = snapshot_open(layout, key, &dir, err);
+
+    if (r == 0)
+        r = snapshot_read_manifest(dir, key, &manifest, err);
+    return r < 0 ? r : snapshot_manifest_content(manifest, ret, err);
+}
+
+bool snapshot_holds(enum request_content content, const char *name) {
+    return content == CONTENT_FULL || strncmp(name, LAYOUT_DISK, strlen(LAYOUT_DISK)) == 0;
+}
+
 int snapshot_manifest_hash(const json_t *manifest, const char *name, char dst[SHA256_HEX_SIZE], struct sp_error *err) {
     json_t *files = NULL, *row = NULL;
     const char *hash;
@@ -124,15 +150,19 @@ static int check_file(int dir, const json_t *files, const char *name, bool hash,
 
 static int check_content(int dir, const char *key, enum snapshot_depth depth, struct sp_error *err) {
     _cleanup_json_ json_t *manifest = NULL;
+    enum request_content content = CONTENT_FULL;
     json_t *files = NULL;
     int r = snapshot_read_manifest(dir, key, &manifest, err);
 
+    if (r == 0)
+        r = snapshot_manifest_content(manifest, &content, err);
     if (r == 0)
         r = json_get_opt_object(manifest, "", "files", &files, err);
     if (r == 0 && !files)
         r = sp_error_set(err, SP_E_CORRUPT, "the manifest lists no files");
     for (size_t i = 0; i < SNAPSHOT_FILES && r == 0; i++)
-        r = check_file(dir, files, snapshot_files[i], is_small(snapshot_files[i]) || depth == SNAPSHOT_FULL, err);
+        if (snapshot_holds(content, snapshot_files[i]))
+            r = check_file(dir, files, snapshot_files[i], is_small(snapshot_files[i]) || depth == SNAPSHOT_FULL, err);
     return r;
 }
 

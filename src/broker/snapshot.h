@@ -4,7 +4,9 @@
  * copying, removing one. The manifest is what makes a snapshot exist; it appears last, with a rename of the whole
  * directory. Blocking; runs in jobs.
  *
- * manifest.json: {"format": 2, "key", "template", "kernel", "vcpus", "memory_mib", "created_realtime_ns", "base"?,
+ * One of the disk alone has no memory and no devices; a VM boots on it.
+ *
+ * manifest.json: {"format": 2, "key", "content": "full"|"disk" (full when left out), "template", "kernel", "vcpus", "memory_mib", "created_realtime_ns", "base"?,
  *   "files": {"memory"|"devices"|"disk.img": {"size", "sha256_pieces"}}, "node": the node's manifest as it gave it}
  * sha256_pieces: see host/piece_hash.h; the digests of memory's and disk.img's pieces are kept beside them.
  */
@@ -32,6 +34,8 @@ enum snapshot_depth {
 /* SP_E_NOT_FOUND: no such snapshot. SP_E_CORRUPT: it is broken, with what is wrong. */
 int snapshot_check(const struct layout *layout, const char *key, enum snapshot_depth depth, struct sp_error *err);
 bool snapshot_exists(const struct layout *layout, const char *key);
+/* What it holds. */
+int snapshot_content(const struct layout *layout, const char *key, enum request_content *ret, struct sp_error *err);
 /* The digest of the template a snapshot was made from. */
 int snapshot_template(const struct layout *layout, const char *key, char dst[SHA256_HEX_SIZE], struct sp_error *err);
 /* Takes the manifest away first. A missing snapshot is fine. */

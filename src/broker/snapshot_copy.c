@@ -55,12 +55,25 @@ static int copy_manifest(const struct snapshot_copy *copy, int from, int to, int
     return fd_write_all(*ret_fd, text, strlen(text), err);
 }
 
+static int sync_all(const int *fds, size_t n, struct sp_error *err) {
+    int there[COPIED + 2];
+    size_t n_there = 0;
+
+    for (size_t i = 0; i < n; i++)
+        if (fds[i] >= 0)
+            there[n_there++] = fds[i];
+    return sync_files(there, n_there, err);
+}
+
 static int fill(const struct snapshot_copy *copy, int from, int to, struct sp_error *err) {
-    int fds[COPIED + 2], r = 0;
+    enum request_content content = CONTENT_FULL;
+    int fds[COPIED + 2], r = snapshot_content(copy->layout, copy->from, &content, err);
 
     for (size_t i = 0; i < ARRAY_SIZE(fds); i++)
         fds[i] = -1;
     for (size_t i = 0; i < COPIED && r == 0; i++) {
+        if (!snapshot_holds(content, copied[i]))
+            continue;
         r = fault_point("copy.file", err);
         if (r == 0)
             r = copy_file(from, to, copied[i], &fds[i], err);
@@ -71,7 +84,7 @@ static int fill(const struct snapshot_copy *copy, int from, int to, struct sp_er
         r = copy_manifest(copy, from, to, &fds[COPIED], err);
     if (r == 0) {
         fds[COPIED + 1] = fcntl(to, F_DUPFD_CLOEXEC, 0);
-        r = sync_files(fds, ARRAY_SIZE(fds), err);
+        r = sync_all(fds, ARRAY_SIZE(fds), err);
     }
     for (size_t i = 0; i < ARRAY_SIZE(fds); i++)
         (void)close_fd(fds[i]);
@@ -145,15 +158,18 @@ static int add_file(int dir, const char *name, uint64_t *own, struct snapshot_si
 }
 
 int snapshot_size(const struct layout *layout, const char *key, struct snapshot_size *ret, struct sp_error *err) {
+    enum request_content content = CONTENT_FULL;
     _cleanup_close_ int dir = -1;
     int r = snapshot_open(layout, key, &dir, err);
 
     *ret = (struct snapshot_size){0};
-    for (size_t i = 0; i < COPIED && r == 0; i++)
-        r = add_file(dir, copied[i],
-                     strcmp(copied[i], LAYOUT_MEMORY) == 0 ? &ret->memory_bytes
-                     : strcmp(copied[i], LAYOUT_DISK) == 0 ? &ret->disk_bytes
-                                                           : NULL,
-                     ret, strcmp(copied[i], LAYOUT_MEMORY) == 0 ? &ret->extents : NULL, err);
+    if (r == 0)
+        r = snapshot_content(layout, key, &content, err);
+    for (size_t i = 0; i < COPIED && r == 0; i++) {
+        bool is_memory = strcmp(copied[i], LAYOUT_MEMORY) == 0, is_disk = strcmp(copied[i], LAYOUT_DISK) == 0;
+        uint64_t *own = is_memory ? &ret->memory_bytes : is_disk ? &ret->disk_bytes : NULL;
+        if (snapshot_holds(content, copied[i]))
+            r = add_file(dir, copied[i], own, ret, is_memory ? &ret->extents : NULL, err);
+    }
     return r;
 }

@@ -85,11 +85,11 @@ int snapshot_pieces_read(int dir, const char *name, const char *hash, struct pie
 
 char *snapshot_manifest_print(const struct snapshot_manifest *m, struct sp_error *err) {
     const struct vm_record *rec = m->record;
-    _cleanup_json_ json_t *obj =
-        json_pack("{s:i, s:s, s:s, s:s, s:I, s:I, s:I, s:O}", "format", SNAPSHOT_FORMAT, "key", m->key, "template",
-                  rec->template, "kernel", request_kernel_names[rec->kernel], "vcpus", (json_int_t)rec->vcpus,
-                  "memory_mib", (json_int_t)rec->memory_mib, "created_realtime_ns", (json_int_t)clock_realtime_ns(),
-                  "files", m->files);
+    _cleanup_json_ json_t *obj = json_pack("{s:i, s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:O}", "format", SNAPSHOT_FORMAT,
+                                           "key", m->key, "content", request_content_names[m->content], "template",
+                                           rec->template, "kernel", request_kernel_names[rec->kernel], "vcpus",
+                                           (json_int_t)rec->vcpus, "memory_mib", (json_int_t)rec->memory_mib,
+                                           "created_realtime_ns", (json_int_t)clock_realtime_ns(), "files", m->files);
     json_t *node = json_deep_copy(m->node);
 
     if (obj && m->base)

@@ -12,6 +12,9 @@ extern const char *const snapshot_files[SNAPSHOT_FILES];
 /* SP_E_NOT_FOUND when there is none, or none with a manifest. */
 int snapshot_open(const struct layout *layout, const char *key, int *ret_dir, struct sp_error *err);
 int snapshot_read_manifest(int dir, const char *key, json_t **ret, struct sp_error *err);
+int snapshot_manifest_content(const json_t *manifest, enum request_content *ret, struct sp_error *err);
+/* Whether a file of this name belongs to one of that content. */
+bool snapshot_holds(enum request_content content, const char *name);
 /* The hash the manifest has of a file. */
 int snapshot_manifest_hash(const json_t *manifest, const char *name, char dst[SHA256_HEX_SIZE], struct sp_error *err);
 
@@ -27,6 +30,7 @@ int snapshot_pieces_read(int dir, const char *name, const char *hash, struct pie
 
 struct snapshot_manifest {
     const char *key;
+    enum request_content content;
     const struct vm_record *record;
     const char *base; /* or NULL */
     json_t *files;

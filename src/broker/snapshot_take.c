@@ -21,11 +21,13 @@
 #define STOP_MS 20000  /* the guest freezes its processes, the VMM saves its devices */
 #define GO_MS 15000    /* and goes on */
 #define LET_GO_MS 1000
+#define MIB 1048576ull
 #define COMMIT_MS 1000 /* to forget pages; not waited for any longer */
 
-/* memory or disk.img: the snapshot's own file, and its base's. */
+/* memory or disk.img: the snapshot's own file, and its base's (-1: it begins empty). */
 struct part {
     const char *name;
+    const char *from; /* the base's key */
     int fd, base;
     struct extents extents, base_extents;
     struct piece_digests digests, base_digests;
@@ -47,6 +49,10 @@ struct work {
     struct sync_files sync; /* of memory, disk.img and devices */
     bool published;
 };
+
+static bool is_full(const struct work *w) {
+    return w->take->content == CONTENT_FULL;
+}
 
 static void part_done(struct part *part) {
     (void)close_fd(part->fd);
@@ -87,6 +93,23 @@ static int make_saved(struct work *w, struct sp_error *err) {
     return w->devices >= 0 ? 0 : sp_error_errno(err, errno, "open", LAYOUT_DEVICES);
 }
 
+/* Memory starts from the base's, or from nothing in a VM that was booted. The disk is told from the last one there is of it. */
+static int open_bases(struct work *w, struct sp_error *err) {
+    const struct layout *layout = w->take->layout;
+    const struct vm_record *rec = w->record;
+    struct part *memory = &w->parts[MEMORY], *disk = &w->parts[DISK];
+    enum request_content content = CONTENT_DISK;
+    int r = 0;
+
+    disk->from = rec->disk_base[0] && snapshot_exists(layout, rec->disk_base) ? rec->disk_base : rec->base;
+    memory->from = rec->base;
+    if (is_full(w))
+        r = snapshot_content(layout, rec->base, &content, err);
+    if (r == 0 && content == CONTENT_FULL)
+        r = vm_files_open(layout, memory->from, LAYOUT_MEMORY, O_RDONLY, &memory->base, err);
+    return r < 0 ? r : vm_files_open(layout, disk->from, LAYOUT_DISK, O_RDONLY, &disk->base, err);
+}
+
 static int begin(struct work *w, struct sp_error *err) {
     const struct layout *layout = w->take->layout;
     char disk[ID_SIZE + 16];
@@ -105,15 +128,21 @@ static int begin(struct work *w, struct sp_error *err) {
     w->dir = openat(layout->snapshots, w->temp, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (w->dir < 0 || fchmod(w->dir, 0711) < 0)
         return sp_error_errno(err, errno, "open", "%s", w->temp);
-    for (size_t i = 0; i < PARTS && r == 0; i++)
-        r = vm_files_open(layout, w->record->base, w->parts[i].name, O_RDONLY, &w->parts[i].base, err);
-    return r < 0 ? r : make_saved(w, err);
+    r = open_bases(w, err);
+    return r < 0 || !is_full(w) ? r : make_saved(w, err);
 }
 
 static int clone_memory(struct work *w, struct sp_error *err) {
     struct part *memory = &w->parts[MEMORY];
-    int r = create(w, LAYOUT_MEMORY, O_RDWR, &memory->fd, err);
-    return r < 0 ? r : reflink_clone(memory->fd, memory->base, "memory", err);
+    int r = is_full(w) ? create(w, LAYOUT_MEMORY, O_RDWR, &memory->fd, err) : 0;
+
+    if (r < 0 || !is_full(w))
+        return r;
+    if (memory->base >= 0)
+        return reflink_clone(memory->fd, memory->base, "memory", err);
+    memory->base_size = w->record->memory_mib * MIB;
+    return ftruncate(memory->fd, (off_t)memory->base_size) < 0 ? sp_error_errno(err, errno, "ftruncate", LAYOUT_MEMORY)
+                                                               : 0;
 }
 
 /* What is dirty is written out by a clone, while the VM stands still: so it is before. Without a flush of the disk's cache,
@@ -134,34 +163,41 @@ static int ask(struct work *w, struct sp_error *err) {
     w->talk = vm_talk_open(w->take->layout, w->record->id, err);
     if (!w->talk)
         return -(int)SP_E_VMM;
+    if (!is_full(w))
+        return vm_talk_send(w->talk, "snapshot_disk", true, json_pack("{s:s}", "snapshot", w->take->key), NULL, 0, err);
     return vm_talk_send(w->talk, "snapshot", true,
                         json_pack("{s:s, s:s}", "snapshot", w->take->key, "then", request_then_names[w->take->then]),
                         fds, ARRAY_SIZE(fds), err);
 }
 
-/* What is known of the base, read while space-vm copies. Without it every piece is hashed. */
-static int read_base(struct work *w, struct sp_error *err) {
+static int read_part(const struct work *w, struct part *part, struct sp_error *err) {
     _cleanup_close_ int dir = -1;
     _cleanup_json_ json_t *manifest = NULL;
     char hash[SHA256_HEX_SIZE];
-    int r = snapshot_open(w->take->layout, w->record->base, &dir, err);
+    struct stat st = {0};
+    int r = snapshot_open(w->take->layout, part->from, &dir, err);
 
     if (r == 0)
-        r = snapshot_read_manifest(dir, w->record->base, &manifest, err);
-    for (size_t i = 0; i < PARTS && r == 0; i++) {
-        struct part *part = &w->parts[i];
-        struct stat st;
-        if (fstat(part->base, &st) < 0)
-            return sp_error_errno(err, errno, "fstat", "%s of snapshot %s", part->name, w->record->base);
-        part->base_size = (uint64_t)st.st_size;
+        r = snapshot_read_manifest(dir, part->from, &manifest, err);
+    if (r == 0 && fstat(part->base, &st) < 0)
+        r = sp_error_errno(err, errno, "fstat", "%s of snapshot %s", part->name, part->from);
+    if (r == 0)
         r = snapshot_manifest_hash(manifest, part->name, hash, err);
-        if (r == 0)
-            r = snapshot_pieces_read(dir, part->name, hash, &part->base_digests, err);
-        if (r == 0)
-            r = extents_read(part->base, false, &part->base_extents, err);
-        if (r == -SP_E_UNSUPPORTED)
-            r = 0;
-    }
+    if (r == 0)
+        r = snapshot_pieces_read(dir, part->name, hash, &part->base_digests, err);
+    if (r < 0)
+        return r;
+    part->base_size = (uint64_t)st.st_size;
+    r = extents_read(part->base, false, &part->base_extents, err);
+    return r == -SP_E_UNSUPPORTED ? 0 : r;
+}
+
+/* What is known of the base, read while space-vm copies. Without it every piece is hashed. */
+static int read_base(struct work *w, struct sp_error *err) {
+    int r = 0;
+    for (size_t i = 0; i < PARTS && r == 0; i++)
+        if (w->parts[i].base >= 0)
+            r = read_part(w, &w->parts[i], err);
     return r;
 }
 
@@ -170,7 +206,7 @@ static int wait_copied(struct work *w, struct sp_error *err) {
 }
 
 static int flush(struct work *w, struct sp_error *err) {
-    int r = write_out(w->parts[MEMORY].fd, false, err);
+    int r = is_full(w) ? write_out(w->parts[MEMORY].fd, false, err) : 0;
     return r < 0 ? r : write_out(w->vm_disk, true, err);
 }
 
@@ -231,26 +267,43 @@ static int reopen(struct work *w, const char *name, int *fd, struct sp_error *er
     return r;
 }
 
-static int own(struct work *w, struct sp_error *err) {
-    struct stat memory, base;
+static int own_devices(struct work *w, struct sp_error *err) {
     int r = copy_devices(w, err);
+    return r < 0 ? r : reopen(w, LAYOUT_DEVICES, &w->devices, err);
+}
 
-    if (r == 0)
-        r = reopen(w, LAYOUT_DEVICES, &w->devices, err);
+static int own(struct work *w, struct sp_error *err) {
+    struct part *memory = &w->parts[MEMORY];
+    struct stat st;
+    int r = is_full(w) ? own_devices(w, err) : 0;
+
     for (size_t i = 0; i < PARTS && r == 0; i++)
-        r = reopen(w, w->parts[i].name, &w->parts[i].fd, err);
-    if (r < 0)
+        if (w->parts[i].fd >= 0)
+            r = reopen(w, w->parts[i].name, &w->parts[i].fd, err);
+    if (r < 0 || !is_full(w))
         return r;
-    if (fstat(w->parts[MEMORY].fd, &memory) < 0 || fstat(w->parts[MEMORY].base, &base) < 0)
+    if (fstat(memory->fd, &st) < 0)
         return sp_error_errno(err, errno, "fstat", "snapshot %s", w->take->key);
-    return memory.st_size == base.st_size ? 0 : sp_error_set(err, SP_E_VMM, "space-vm left memory of another size");
+    return (uint64_t)st.st_size == w->record->memory_mib * MIB
+               ? 0
+               : sp_error_set(err, SP_E_VMM, "space-vm left memory of another size");
+}
+
+/* Those that are there; how many. */
+static size_t present(const int *fds, size_t n, int *ret) {
+    size_t found = 0;
+    for (size_t i = 0; i < n; i++)
+        if (fds[i] >= 0)
+            ret[found++] = fds[i];
+    return found;
 }
 
 /* Goes on beside the hashing. */
 static int begin_sync(struct work *w, struct sp_error *err) {
     const int fds[] = {w->parts[MEMORY].fd, w->parts[DISK].fd, w->devices};
+    int there[ARRAY_SIZE(fds)];
     (void)err;
-    sync_files_begin(&w->sync, fds, ARRAY_SIZE(fds));
+    sync_files_begin(&w->sync, there, present(fds, ARRAY_SIZE(fds), there));
     return 0;
 }
 
@@ -271,21 +324,24 @@ static int hash(struct work *w, struct sp_error *err) {
     int r = 0;
 
     for (size_t i = 0; i < PARTS && r == 0; i++) {
+        if (w->parts[i].fd < 0)
+            continue;
         r = hash_part(&w->parts[i], err);
         if (r < 0)
             break;
         piece_digests_hex(&w->parts[i].digests, text);
         r = snapshot_file_row(w->files, w->parts[i].fd, w->parts[i].name, text, err);
     }
-    if (r == 0)
+    if (r == 0 && is_full(w))
         r = piece_hash_fd(w->devices, text, err);
-    return r < 0 ? r : snapshot_file_row(w->files, w->devices, LAYOUT_DEVICES, text, err);
+    return r < 0 || !is_full(w) ? r : snapshot_file_row(w->files, w->devices, LAYOUT_DEVICES, text, err);
 }
 
 static int write_manifest(const struct work *w, int *ret_fd, struct sp_error *err) {
     const struct snapshot_manifest manifest = {.key = w->take->key,
+                                               .content = w->take->content,
                                                .record = w->record,
-                                               .base = w->record->base,
+                                               .base = w->parts[is_full(w) ? MEMORY : DISK].from,
                                                .files = w->files,
                                                .node = w->take->node_manifest};
     _cleanup_free_ char *text = snapshot_manifest_print(&manifest, err);
@@ -301,7 +357,8 @@ static int sync_rest(struct work *w, struct sp_error *err) {
     int pieces[PARTS] = {-1, -1}, manifest = -1, r = 0;
 
     for (size_t i = 0; i < PARTS && r == 0; i++)
-        r = snapshot_pieces_write(w->dir, w->parts[i].name, &w->parts[i].digests, &pieces[i], err);
+        if (w->parts[i].fd >= 0)
+            r = snapshot_pieces_write(w->dir, w->parts[i].name, &w->parts[i].digests, &pieces[i], err);
     if (r == 0)
         r = fault_point("snapshot.manifest", err);
     if (r == 0)
@@ -309,7 +366,8 @@ static int sync_rest(struct work *w, struct sp_error *err) {
     if (r == 0) {
         const int fds[] = {w->parts[MEMORY].fd, w->parts[DISK].fd, w->devices, pieces[MEMORY],
                            pieces[DISK],        manifest,          w->dir};
-        r = sync_files(fds, ARRAY_SIZE(fds), err);
+        int there[ARRAY_SIZE(fds)];
+        r = sync_files(there, present(fds, ARRAY_SIZE(fds), there), err);
     }
     (void)close_fd(pieces[MEMORY]);
     (void)close_fd(pieces[DISK]);
@@ -323,6 +381,12 @@ static int publish(struct work *w, struct sp_error *err) {
     return r;
 }
 
+void snapshot_take_based(struct vm_record *record, const char *key, enum request_content content) {
+    if (content == CONTENT_FULL)
+        (void)text_copy(record->base, sizeof(record->base), key);
+    (void)text_copy(record->disk_base, sizeof(record->disk_base), content == CONTENT_DISK ? key : "");
+}
+
 static int write_record(struct work *w, struct sp_error *err) {
     _cleanup_close_ int dir =
         openat(w->take->layout->sandboxes, w->record->id, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -331,7 +395,7 @@ static int write_record(struct work *w, struct sp_error *err) {
 
     if (dir < 0)
         return sp_error_errno(err, errno, "open", "directory of %s", w->record->id);
-    (void)text_copy(next.base, sizeof(next.base), w->take->key);
+    snapshot_take_based(&next, w->take->key, w->take->content);
     r = vm_record_write(dir, &next, err);
     if (r == 0)
         *w->record = next;
@@ -341,8 +405,8 @@ static int write_record(struct work *w, struct sp_error *err) {
 /* From here on it is done, whatever space-vm says: what it does not forget it copies once more. */
 static int commit(struct work *w, struct sp_error *err) {
     (void)err;
-    if (vm_talk_send(w->talk, "snapshot_committed", true, json_pack("{s:s}", "snapshot", w->take->key), NULL, 0,
-                     NULL) == 0)
+    if (is_full(w) && vm_talk_send(w->talk, "snapshot_committed", true, json_pack("{s:s}", "snapshot", w->take->key),
+                                   NULL, 0, NULL) == 0)
         (void)vm_talk_wait(w->talk, NULL, deadline_in_ms(COMMIT_MS), NULL, NULL);
     return 0;
 }
@@ -432,7 +496,9 @@ int snapshot_take_undo(const struct layout *layout, const char *key, struct vm_r
     *ret_published = r == 0 && snapshot_exists(layout, key);
     if (r == 0 && *ret_published && fsync(layout->snapshots) < 0)
         r = sp_error_errno(err, errno, "fsync", "snapshots");
-    if (r == 0 && dir >= 0 && vm_record_read(dir, record->id, &now, NULL) == 0)
+    if (r == 0 && dir >= 0 && vm_record_read(dir, record->id, &now, NULL) == 0) {
         (void)text_copy(record->base, sizeof(record->base), now.base);
+        (void)text_copy(record->disk_base, sizeof(record->disk_base), now.disk_base);
+    }
     return r;
 }

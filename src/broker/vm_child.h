@@ -25,7 +25,7 @@ struct vm_child_plan {
     uint64_t disk_size;          /* 0: not known yet, a blank */
     /* Borrowed descriptors. */
     int null, log, control, guest, config;
-    int memory, disk, devices; /* -1 for a blank */
+    int memory, disk, devices; /* -1 for a blank; devices: for a boot too */
     int program;               /* space-vm */
     bool program_static;
     int kernel, initrd,
@@ -42,7 +42,8 @@ enum vm_child_fd {
     VM_FD_COUNT_BLANK, /* where a blank's end */
     VM_FD_MEMORY = VM_FD_COUNT_BLANK,
     VM_FD_DISK,
-    VM_FD_DEVICES,
+    VM_FD_COUNT_BOOT, /* where a boot's end */
+    VM_FD_DEVICES = VM_FD_COUNT_BOOT,
     VM_FD_COUNT_
 };
 #define VM_CHILD_DIR "/vm" /* in the VMM's root */

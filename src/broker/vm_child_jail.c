@@ -235,7 +235,9 @@ _Noreturn void vm_child_main(const struct vm_child_plan *plan, int sync) {
                              [VM_FD_MEMORY] = plan->memory,
                              [VM_FD_DISK] = plan->disk,
                              [VM_FD_DEVICES] = plan->devices};
-    const size_t n_fds = plan->record->mode == MODE_BLANK ? VM_FD_COUNT_BLANK : VM_FD_COUNT_;
+    const size_t n_fds = plan->record->mode == MODE_BLANK  ? VM_FD_COUNT_BLANK
+                         : plan->record->mode == MODE_BOOT ? VM_FD_COUNT_BOOT
+                                                           : VM_FD_COUNT_;
     int keep[] = {plan->program, sync};
     struct sp_error err = {0};
     pid_t stub = -1;

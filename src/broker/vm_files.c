@@ -9,7 +9,9 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
-int vm_files_check(const struct layout *layout, const char *snapshot, const char *template, struct sp_error *err) {
+int vm_files_check(const struct layout *layout, const char *snapshot, const char *template,
+                   enum request_content content, struct sp_error *err) {
+    enum request_content holds = CONTENT_FULL;
     char have[SHA256_HEX_SIZE];
     int r = snapshot_check(layout, snapshot, SNAPSHOT_QUICK, err);
 
@@ -17,6 +19,13 @@ int vm_files_check(const struct layout *layout, const char *snapshot, const char
         r = snapshot_template(layout, snapshot, have, err);
     if (r == 0 && strcmp(have, template) != 0)
         r = sp_error_field(err, SP_E_INVALID, "template", "snapshot %s is of template %s", snapshot, have);
+    if (r == 0)
+        r = snapshot_content(layout, snapshot, &holds, err);
+    if (r == 0 && holds != content)
+        r = sp_error_field(err, SP_E_INVALID, "snapshot",
+                           holds == CONTENT_DISK ? "snapshot %s holds the disk alone: it can only be booted"
+                                                 : "snapshot %s holds memory: it is not booted",
+                           snapshot);
     return r;
 }
 
@@ -41,6 +50,14 @@ int vm_files_create(int dir, const struct vm_record *record, const char *name, i
         return sp_error_errno(err, errno, "chown", "%s of %s", name, record->id);
     *ret_fd = TAKE_FD(fd);
     return 0;
+}
+
+int vm_files_empty_memory(int dir, const struct vm_record *record, int *ret_fd, struct sp_error *err) {
+    _cleanup_close_ int fd = openat(dir, LAYOUT_MEMORY, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0444);
+    if (fd < 0 || fchmod(fd, 0444) < 0 || ftruncate(fd, (off_t)record->memory_mib * 1024 * 1024) < 0)
+        return sp_error_errno(err, errno, "create", "memory of %s", record->id);
+    *ret_fd = openat(dir, LAYOUT_MEMORY, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    return *ret_fd >= 0 ? 0 : sp_error_errno(err, errno, "open", "memory of %s", record->id);
 }
 
 static int open_source(const struct layout *layout, const struct vm_record *record, int *ret_fd, struct sp_error *err) {

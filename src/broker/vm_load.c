@@ -26,7 +26,7 @@ static int open_vm_dir(const struct layout *layout, const char *id, int *ret_fd,
 }
 
 static int check_source(struct work *w, struct sp_error *err) {
-    return vm_files_check(w->load->layout, w->record->snapshot, w->record->template, err);
+    return vm_files_check(w->load->layout, w->record->snapshot, w->record->template, CONTENT_FULL, err);
 }
 
 static int spoil(struct work *w, struct sp_error *err) {

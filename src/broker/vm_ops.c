@@ -117,7 +117,7 @@ static int check_start(struct broker *b, const struct request *request, struct s
     if (request->mode == MODE_BLANK ? b->vms.n_spares >= b->settings.max_sandboxes + BOOTS_EXTRA
                                     : b->vms.n - b->vms.n_spares >= b->settings.max_sandboxes + BOOTS_EXTRA)
         return sp_error_set(err, SP_E_NO_CAPACITY, "%zu VMs are here already", b->vms.n);
-    if (request->mode == MODE_CLONE) {
+    if (request->snapshot[0]) {
         int r = vm_ops_source(b, request->snapshot, ret_snapshot, err);
         if (r < 0)
             return r;

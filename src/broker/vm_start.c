@@ -47,8 +47,9 @@ static void work_done(struct work *w) {
     cgroup_entry_close(&w->cgroup);
 }
 
+/* A kernel boots in it; whatever else there is has its kernel in RAM. */
 static bool is_boot(const struct work *w) {
-    return w->record->mode == MODE_TEMPLATE_BOOT;
+    return w->record->mode == MODE_TEMPLATE_BOOT || w->record->mode == MODE_BOOT;
 }
 
 static bool is_blank(const struct work *w) {
@@ -57,11 +58,12 @@ static bool is_blank(const struct work *w) {
 
 /* --- files --------------------------------------------------------------------------------------------------------- */
 
-/* A clone is refused before anything is made when its snapshot is not what it was. */
+/* Refused before anything is made when the snapshot it starts from is not what it was. */
 static int check_source(struct work *w, struct sp_error *err) {
-    return w->record->mode != MODE_CLONE
-               ? 0
-               : vm_files_check(w->start->layout, w->record->snapshot, w->record->template, err);
+    const struct vm_record *rec = w->record;
+    return !rec->snapshot[0] ? 0
+                             : vm_files_check(w->start->layout, rec->snapshot, rec->template,
+                                              rec->mode == MODE_BOOT ? CONTENT_DISK : CONTENT_FULL, err);
 }
 
 /* Owned by root: the VM reaches its files by descriptor, never through this directory. */
@@ -81,7 +83,8 @@ static int clone_disk(struct work *w, struct sp_error *err) {
     return is_blank(w) ? 0 : vm_files_disk(w->start->layout, w->dir, w->record, &w->disk, &w->disk_size, err);
 }
 
-/* Guest memory and device state: made empty for a boot, the snapshot's own for a clone, to come for a blank. */
+/* Guest memory and device state: made empty for a boot (a sandbox's leaves no device state), the snapshot's own for a clone,
+ * to come for a blank. */
 static int open_state(struct work *w, struct sp_error *err) {
     const struct layout *layout = w->start->layout;
     const char *snapshot = w->record->snapshot;
@@ -93,6 +96,8 @@ static int open_state(struct work *w, struct sp_error *err) {
     }
     if (is_blank(w))
         return 0;
+    if (w->record->mode == MODE_BOOT)
+        return vm_files_empty_memory(w->dir, w->record, &w->memory, err);
     r = vm_files_create(w->dir, w->record, LAYOUT_MEMORY, O_RDWR, &w->memory, err);
     if (r == 0 && ftruncate(w->memory, (off_t)(w->record->memory_mib * MIB)) < 0)
         r = sp_error_errno(err, errno, "ftruncate", "memory of %s", w->record->id);
@@ -103,7 +108,7 @@ static int open_boot_files(struct work *w, struct sp_error *err) {
     struct layout_boot_files files = {-1, -1};
     int r = 0;
 
-    if (is_boot(w)) /* whatever else there is has its kernel in RAM */
+    if (is_boot(w))
         r = layout_open_boot_files(w->start->layout, request_kernel_names[w->record->kernel], &files, err);
     if (r < 0)
         return r;
@@ -167,7 +172,9 @@ static int make_cgroup(struct work *w, struct sp_error *err) {
 static json_t *describe_fds(const struct work *w) {
     json_t *fds = json_pack("{s:i, s:i, s:i, s:i}", "control", VM_FD_CONTROL, "guest", VM_FD_GUEST, "stub", VM_FD_STUB,
                             "tap", VM_FD_TAP);
-    json_t *files = json_pack("{s:i, s:i, s:i}", "memory", VM_FD_MEMORY, "disk", VM_FD_DISK, "devices", VM_FD_DEVICES);
+    json_t *files = json_pack("{s:i, s:i}", "memory", VM_FD_MEMORY, "disk", VM_FD_DISK);
+    if (w->devices >= 0)
+        (void)json_object_set_new(files, "devices", json_integer(VM_FD_DEVICES));
     if (!is_blank(w))
         (void)json_object_update(fds, files);
     json_decref(files);

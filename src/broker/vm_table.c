@@ -111,7 +111,8 @@ uid_t vm_table_free_uid(struct vm_table *table, uid_t first, uid_t last) {
 
 bool vm_table_uses_snapshot(const struct vm_table *table, const char *key) {
     for (const struct vm *vm = table->first; vm; vm = vm->next)
-        if (strcmp(vm->record.base, key) == 0 || strcmp(vm->seal_key, key) == 0)
+        if (strcmp(vm->record.base, key) == 0 || strcmp(vm->seal_key, key) == 0 ||
+            (vm->phase == VM_SNAPSHOT && strcmp(vm->record.disk_base, key) == 0))
             return true;
     return false;
 }

@@ -44,8 +44,9 @@ struct vm {
     char bind[ID_SIZE];             /* LOADING: the sandbox it is for, or "" */
     char seal_key[BROKER_KEY_SIZE]; /* SEALING and SNAPSHOT: what is made of it */
     json_t *seal_manifest;
-    enum request_then then;    /* SNAPSHOT */
-    struct vm_waiter *waiters; /* asked for its removal while a job was at it, or while it is removed */
+    enum request_then then;       /* SNAPSHOT */
+    enum request_content content; /* SNAPSHOT */
+    struct vm_waiter *waiters;    /* asked for its removal while a job was at it, or while it is removed */
     struct vm *next;
 };
 
@@ -66,7 +67,7 @@ void vm_table_drop(struct vm_table *table, struct vm *vm);
 void vm_table_clear(struct vm_table *table);
 /* A uid in [first, last] that no VM has, going round so that one just freed is not the next. 0: none is left. */
 uid_t vm_table_free_uid(struct vm_table *table, uid_t first, uid_t last);
-/* As a base, or to be started or loaded from, or being made. What a VM was started from is not used once it has another base. */
+/* As a base (of the disk alone: while a snapshot is taken), or to be started or loaded from, or being made. What a VM was started from is not used once it has another base. */
 bool vm_table_uses_snapshot(const struct vm_table *table, const char *key);
 bool vm_table_uses_template(const struct vm_table *table, const char *digest);
 

@@ -122,10 +122,11 @@ static int take_snapshot(const struct api *a, const char *id, const json_t *body
 int cmd_snapshot(const struct command_args *in, int *ret_status, struct sp_error *err) {
     struct command_args args = *in;
     const char *name = NULL, *labels[OPTION_LIST_MAX + 1] = {0};
-    bool no_wait = false;
+    bool no_wait = false, disk = false;
     struct api a;
     const struct option_row rows[] = {{"--name", 0, OPTION_VALUE, &name},
                                       {"--label", 0, OPTION_LIST, labels},
+                                      {"--disk", 0, OPTION_FLAG, &disk},
                                       {"--no-wait", 0, OPTION_FLAG, &no_wait}};
     _cleanup_json_ json_t *body = json_object();
     json_t *metadata = json_object();
@@ -135,6 +136,8 @@ int cmd_snapshot(const struct command_args *in, int *ret_status, struct sp_error
     if (r < 0 || (r = command_expect(&args, 1, 1, "SANDBOX", err)) < 0 ||
         (r = sandbox_put_pairs(metadata, labels, "--label", err)) < 0)
         return r;
+    if (disk)
+        (void)json_object_set_new(body, "content", json_string("disk"));
     if (name && json_object_set_new(body, "name", json_string(name)) < 0)
         return sp_error_field(err, SP_E_INVALID, "--name", "must be UTF-8");
     if ((r = api_open(&a, in->settings, err)) < 0)

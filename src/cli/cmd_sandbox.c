@@ -95,6 +95,10 @@ static int put_lifecycle(json_t *body, const struct sandbox_options *o, struct s
                 {"max_life_s", o->max_life, "--max-life"}};
     json_t *lifecycle = json_object(), *checkpoint = json_object();
     int r = put_seconds(checkpoint, "every_s", o->checkpoint_every, "--checkpoint-every", err);
+    if (r == 0 && o->checkpoint_disk && json_object_size(checkpoint) == 0)
+        r = sp_error_field(err, SP_E_INVALID, "--checkpoint-disk", "goes with --checkpoint-every");
+    if (o->checkpoint_disk)
+        (void)json_object_set_new(checkpoint, "content", json_string("disk"));
     for (size_t i = 0; r == 0 && i < ARRAY_SIZE(rows); i++)
         r = put_seconds(lifecycle, rows[i].key, rows[i].value, rows[i].option, err);
     if (o->no_wake)

@@ -8,13 +8,23 @@
 #include <string.h>
 
 static const struct output_column columns[] = {
-    {"ID", "id"},          {"NAME", "name"}, {"KIND", "kind"},      {"STATE", "state"}, {"SANDBOX", "sandbox_id"},
-    {"GEN", "generation"}, {"AGE", "_age"},  {"MEMORY", "_memory"}, {"DISK", "_disk"},  {"EXCLUSIVE", "_exclusive"},
+    {"ID", "id"},
+    {"NAME", "name"},
+    {"KIND", "kind"},
+    {"CONTENT", "content"},
+    {"STATE", "state"},
+    {"SANDBOX", "sandbox_id"},
+    {"GEN", "generation"},
+    {"AGE", "_age"},
+    {"MEMORY", "_memory"},
+    {"DISK", "_disk"},
+    {"EXCLUSIVE", "_exclusive"},
 };
 static const struct output_column details[] = {
     {"id", "id"},
     {"name", "name"},
     {"kind", "kind"},
+    {"content", "content"},
     {"state", "state"},
     {"sandbox", "sandbox_id"},
     {"generation", "generation"},

@@ -17,11 +17,13 @@ static const struct command commands[] = {
     {"create",
      "(TEMPLATE | --snapshot SNAPSHOT) [--name N] [--vcpus N] [--memory-mib N] [--env K=V]… [--label K=V]… "
      "[--no-wait]\n"
-     "         [--idle-pause S] [--idle-suspend S] [--delete-after S] [--max-life S] [--checkpoint-every S] "
-     "[--no-wake]",
+     "         [--idle-pause S] [--idle-suspend S] [--delete-after S] [--max-life S] [--no-wake]\n"
+     "         [--checkpoint-every S [--checkpoint-disk]]",
      "create a sandbox, print its id",
      "Idle: no open stream, no running command, no change by a client. 0 turns a policy off; without --idle-suspend a\n"
-     "sandbox is suspended after six hours. --no-wake: a new command does not wake it.",
+     "sandbox is suspended after six hours. --no-wake: a new command does not wake it. --checkpoint-disk: checkpoints "
+     "hold\n"
+     "the disk alone, and starting from one boots.",
      cmd_create},
     {"ls", "[--all] [--state S]", "list sandboxes: state, age, idle time, memory, disk",
      "MEMORY is the guest's, 0 when no VM holds any. DISK is what its snapshots alone hold of the host's.", cmd_ls},
@@ -30,9 +32,12 @@ static const struct command commands[] = {
     {"pause", "SANDBOX… [--no-wait]", "stop a sandbox where it stands, in memory", NULL, cmd_pause},
     {"suspend", "SANDBOX… [--no-wait]", "put a sandbox on disk, give its memory back", NULL, cmd_suspend},
     {"wake", "SANDBOX… [--no-wait]", "let a paused, suspended or failed sandbox go on", NULL, cmd_wake},
-    {"snapshot", "SANDBOX [--name N] [--label K=V]… [--no-wait]",
+    {"snapshot", "SANDBOX [--disk] [--name N] [--label K=V]… [--no-wait]",
      "keep a sandbox as it is now, print the snapshot's id",
-     "The sandbox goes on; its guest stands still for milliseconds.", cmd_snapshot},
+     "The sandbox goes on; its guest stands still for milliseconds. --disk: its files alone. Small, and whoever starts "
+     "from\n"
+     "it boots: files come back, programs don't.",
+     cmd_snapshot},
     {"fork", "SANDBOX [--count N] [--name N] [--env K=V]… [--label K=V]… [--no-wait]",
      "make sandboxes that go on from this moment, print their ids", NULL, cmd_fork},
     {"rollback", "SANDBOX SNAPSHOT [--no-wait]", "set a sandbox back to a snapshot of its line",

@@ -131,11 +131,13 @@ static void put_snapshots(json_t *o, const struct desired *d) {
     if (d->start_id) {
         start = json_object();
         put_text(start, "snapshot_id", d->start_id);
+        put_text(start, "content", d->start_content ? d->start_content : snapshot_content_name(CONTENT_FULL));
     }
     if (d->snapshot_id) {
         snapshot = json_object();
         put_text(snapshot, "id", d->snapshot_id);
         put_text(snapshot, "kind", d->snapshot_kind);
+        put_text(snapshot, "content", d->snapshot_content);
     }
     put_new(o, "start", start);
     put_new(o, "snapshot", snapshot);

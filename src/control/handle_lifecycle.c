@@ -129,8 +129,22 @@ static int check_snapshots(struct request *rq) {
                            (unsigned long long)n, (int)LIMIT_VALUE(snapshots_per_tenant));
 }
 
+/* What a guest that stands still has not written out is in its memory alone. */
+static int check_content(struct request *rq, const struct sandbox *b, enum snapshot_content *ret) {
+    const char *content = body_text(rq->body, "content");
+    if (content)
+        (void)snapshot_content_parse(content, ret); /* the table has let it pass */
+    if (*ret == CONTENT_FULL || b->state == SANDBOX_RUNNING)
+        return 0;
+    return request_problem(rq, PROBLEM_WRONG_STATE, "content",
+                           "a snapshot of the disk alone is taken while the sandbox "
+                           "runs; it is %s",
+                           sandbox_state_name(b->state));
+}
+
 int handle_snapshot(struct request *rq) {
     _cleanup_result_ struct store_result *res = NULL;
+    enum snapshot_content content = CONTENT_FULL;
     _cleanup_free_ char *metadata = accepted_member(rq->body, "metadata");
     enum verb_rule rule = VERB_WRONG;
     char snapshot_id[ID_SIZE];
@@ -138,6 +152,8 @@ int handle_snapshot(struct request *rq) {
     int r = load(rq, &res, &b);
     if (r == 0)
         r = accepted_check_verb(rq, &b, OPERATION_SNAPSHOT, &rule);
+    if (r == 0)
+        r = check_content(rq, &b, &content);
     if (r == 0)
         r = check_snapshots(rq);
     if (r < 0)
@@ -148,6 +164,7 @@ int handle_snapshot(struct request *rq) {
                      .timeout_s = LIMIT_VALUE(snapshot_timeout_s),
                      .snapshot_id = snapshot_id,
                      .snapshot_kind = SNAPSHOT_NAMED,
+                     .snapshot_content = content,
                      .snapshot_name = body_text(rq->body, "name"),
                      .snapshot_metadata = metadata};
     return begin(rq, &v, false);

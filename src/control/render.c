@@ -155,6 +155,7 @@ json_t *render_snapshot(const struct snapshot *x) {
     put_text(o, "sandbox_id", x->sandbox_id);
     put_text(o, "name", x->name);
     put_text(o, "kind", snapshot_kind_name(x->kind));
+    put_text(o, "content", snapshot_content_name(x->content));
     put_text(o, "state", snapshot_state_name(x->state));
     put_int(o, "generation", (int64_t)x->generation);
     put_text(o, "parent_id", x->parent_id);

@@ -264,7 +264,7 @@ int agent_init(struct agent *a, const struct agent_config *config) {
 
     memset(a, 0, sizeof(*a));
     a->config = *config;
-    a->port.fd = a->signals.fd = a->freezer.source.fd = -1;
+    a->port.fd = a->signals.fd = a->freezer.source.fd = a->syncer.source.fd = -1;
     a->tidy = a->port_writable = true;
     process_table_init(&a->processes, config->memory_bytes);
     r = loop_init(&a->loop);

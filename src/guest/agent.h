@@ -55,7 +55,14 @@ struct agent {
         struct session *session; /* who asked; NULL: gone */
         bool sync;
         bool keep; /* the other streams stay */
+        uint64_t sync_ms;
     } freezer;
+    struct syncer {
+        struct source source; /* of a child that writes the root file system out */
+        struct timer deadline;
+        void (*done)(struct agent *a, int err); /* NULL: none does */
+        struct session *session;                /* who asked with SYNC; NULL: nobody, or gone */
+    } syncer;
     struct session *silencer; /* SILENT: its answer is the last thing said; NULL: gone */
     uint64_t silent_since_ns; /* monotonic */
     struct identify {
@@ -76,5 +83,9 @@ int agent_init(struct agent *a, const struct agent_config *config);
 /* Hosted: returns when the port has closed. As PID 1: never returns. */
 void agent_run(struct agent *a);
 const char *const *agent_environment(const struct agent *a);
+/* Begins to write the root file system out, one at a time (-EBUSY); done comes once: 0 or an errno, ETIMEDOUT when it was
+ * not done by then (it goes on all the same). */
+int sync_begin(struct agent *a, uint64_t timeout_ms, void (*done)(struct agent *a, int err));
+const char *sync_words(int err);
 /* From SILENT to the given state: the time between did not count for any timer. */
 void agent_end_silence(struct agent *a, enum agent_state next);

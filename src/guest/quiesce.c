@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * QUIESCE: no new work, all other streams reset (or kept, standing still), commands frozen, root file system synced when
- * asked, QUIESCED, silence.
+ * QUIESCE: no new work, all other streams reset (or kept, standing still), commands frozen, root file system written out
+ * when asked (sync.c), QUIESCED, silence.
  * The commands stay frozen until an IDENTITY has been carried out, whatever happens to connections in between.
  */
 #include "base/cleanup.h"
@@ -9,38 +9,52 @@
 #include "guest/klog.h"
 #include "guest/session.h"
 #include <errno.h>
-#include <fcntl.h>
 #include <string.h>
 
 #define FREEZE_DEADLINE_NS (5 * NSEC_PER_SEC)
+#define SYNC_MS 5000u
+#define SYNC_MAX_MS 120000u
 
 static void stop_waiting(struct agent *a) {
     loop_remove(&a->loop, &a->freezer.source);
     timer_stop(&a->loop, &a->freezer.deadline);
 }
 
-static void sync_root(void) {
-    _cleanup_close_ int fd = open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0 || syncfs(fd) < 0)
-        klog(KLOG_ERROR, "root file system not synced: %s", strerror(errno));
-}
+static void give_up(struct agent *a, const char *code, const char *message);
 
-static void frozen(struct agent *a) {
+static void quiesced(struct agent *a) {
     struct session *s = a->freezer.session;
 
-    stop_waiting(a);
     a->freezer.session = NULL;
     if (!s) {
         a->state = AGENT_FROZEN; /* the host went away: a new one has to send IDENTITY */
         return;
     }
-    if (a->freezer.sync)
-        sync_root();
     session_commit(s, session_begin(s, REC_QUIESCED));
     session_ready(s);
     a->state = AGENT_SILENT;
     a->silencer = s;
     a->silent_since_ns = clock_monotonic_ns();
+}
+
+static void synced(struct agent *a, int err) {
+    if (err)
+        give_up(a, "busy", sync_words(err));
+    else
+        quiesced(a);
+}
+
+static void frozen(struct agent *a) {
+    int r;
+
+    stop_waiting(a);
+    if (!a->freezer.session || !a->freezer.sync) {
+        quiesced(a);
+        return;
+    }
+    r = sync_begin(a, a->freezer.sync_ms, synced);
+    if (r < 0)
+        give_up(a, "busy", strerror(-r));
 }
 
 static void check(struct agent *a) {
@@ -87,6 +101,7 @@ static void reset_others(struct agent *a, const struct session *keep) {
 void request_quiesce(struct session *s, const struct record *rec) {
     struct agent *a = s->agent;
     const uint64_t flags = record_get_u64_or(rec, TAG_FLAGS, 0);
+    const uint64_t sync_ms = record_get_u64_or(rec, TAG_TIMEOUT_MS, SYNC_MS);
     int r;
 
     if (a->state != AGENT_OPEN && a->state != AGENT_FROZEN) {
@@ -94,6 +109,7 @@ void request_quiesce(struct session *s, const struct record *rec) {
         return;
     }
     a->freezer.sync = (flags & QUIESCE_SYNC) != 0;
+    a->freezer.sync_ms = sync_ms < SYNC_MAX_MS ? sync_ms : SYNC_MAX_MS;
     a->freezer.keep = (flags & QUIESCE_KEEP) != 0;
     if (!a->freezer.keep)
         reset_others(a, s);

@@ -43,6 +43,8 @@ void session_free(struct session *s) {
     }
     if (a->freezer.session == s)
         a->freezer.session = NULL;
+    if (a->syncer.session == s)
+        a->syncer.session = NULL;
     if (a->silencer == s)
         a->silencer = NULL;
     if (a->identify.session == s)
@@ -106,6 +108,7 @@ static const struct {
     {REC_LIST, request_list, true},         {REC_ATTACH, request_attach, false},
     {REC_STDIN, request_stdin, false},      {REC_SIGNAL, request_signal, false},
     {REC_RESIZE, request_resize, false},    {REC_PROBE, request_probe, false},
+    {REC_SYNC, request_sync, false},
 };
 
 static void handle(struct session *s, const struct record *rec) {

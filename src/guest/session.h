@@ -72,6 +72,7 @@ void request_signal_forget(struct session *s);
 void request_resize(struct session *s, const struct record *rec);
 void request_probe(struct session *s, const struct record *rec);
 void request_shutdown(struct session *s, const struct record *rec);
+void request_sync(struct session *s, const struct record *rec);
 void request_attach(struct session *s, const struct record *rec);
 void request_quiesce(struct session *s, const struct record *rec);
 void request_identity(struct session *s, const struct record *rec);

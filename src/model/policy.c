@@ -21,8 +21,11 @@ static void take(const json_t *fields, const char *name, uint64_t *dst) {
 }
 
 static void take_checkpoint(struct lifecycle_policy *p, const json_t *c) {
+    const char *content = json_string_value(json_object_get(c, "content"));
     p->checkpoint_s = p->keep_hourly = p->keep_daily = 0;
     p->keep_last = 1;
+    p->checkpoint_content = CONTENT_FULL;
+    (void)(content && snapshot_content_parse(content, &p->checkpoint_content));
     take(c, "every_s", &p->checkpoint_s);
     take(c, "keep_last", &p->keep_last);
     take(c, "keep_hourly", &p->keep_hourly);
@@ -63,6 +66,7 @@ json_t *lifecycle_policy_print(const struct lifecycle_policy *p) {
     if (p->checkpoint_s) {
         checkpoint = json_object();
         put_seconds(checkpoint, "every_s", p->checkpoint_s);
+        put(checkpoint, "content", json_string(snapshot_content_name(p->checkpoint_content)));
         put(checkpoint, "keep_last", json_integer((json_int_t)p->keep_last));
         put(checkpoint, "keep_hourly", json_integer((json_int_t)p->keep_hourly));
         put(checkpoint, "keep_daily", json_integer((json_int_t)p->keep_daily));

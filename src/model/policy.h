@@ -13,6 +13,7 @@
 struct lifecycle_policy {
     uint64_t idle_pause_s, idle_suspend_s, delete_after_s, max_life_s;
     bool wake_on_traffic;
+    enum snapshot_content checkpoint_content;
     uint64_t checkpoint_s, keep_last, keep_hourly, keep_daily; /* keep_last is at least 1 */
 };
 struct lifecycle_policy lifecycle_policy_default(void);
@@ -39,5 +40,5 @@ struct policy_action {
 struct policy_action policy_decide(const struct lifecycle_policy *p, const struct policy_view *v);
 
 /* Which checkpoints stay: the newest keep_last, and the newest of each of the last hours and days that have one. taken_ms:
- * newest first. */
+ * newest first, all of one content: those of the disk alone are counted apart. */
 void policy_keep(const struct lifecycle_policy *p, const int64_t *taken_ms, size_t n, bool *ret_keep);

@@ -43,8 +43,11 @@ static const struct field resources_fields[] = {
     { .name = "snapshot_id", .type = FIELD_STRING, .min = 1, .max = 32, .pattern = PATTERN_SNAPSHOT_ID, __VA_ARGS__ }
 #define SECONDS_FIELD(name_)                                                                                           \
     { .name = name_, .type = FIELD_UINT, .nullable = true, .max = L(lifecycle_seconds) }
+#define CONTENT_FIELD(...)                                                                                             \
+    { .name = "content", .type = FIELD_STRING, .min = 1, .max = 8, .choices = "full|disk", __VA_ARGS__ }
 static const struct field checkpoint_fields[] = {
     {.name = "every_s", .type = FIELD_UINT, .required = true, .nullable = true, .max = L(lifecycle_seconds)},
+    CONTENT_FIELD(.nullable = true),
     {.name = "keep_last", .type = FIELD_UINT, .nullable = true, .max = L(checkpoint_keep_last)},
     {.name = "keep_hourly", .type = FIELD_UINT, .nullable = true, .max = L(checkpoint_keep_hourly)},
     {.name = "keep_daily", .type = FIELD_UINT, .nullable = true, .max = L(checkpoint_keep_daily)},
@@ -79,7 +82,7 @@ static const struct field sandbox_update_fields[] = {
 const struct field_table request_sandbox_update = {TABLE(sandbox_update_fields), .not_empty = true};
 
 const struct field_table request_empty = {.may_be_missing = true};
-static const struct field snapshot_create_fields[] = {NAME_FIELD(), METADATA_FIELD()};
+static const struct field snapshot_create_fields[] = {NAME_FIELD(), METADATA_FIELD(), CONTENT_FIELD()};
 const struct field_table request_snapshot_create = {TABLE(snapshot_create_fields), .may_be_missing = true};
 static const struct field snapshot_update_fields[] = {NAME_FIELD(.nullable = true), METADATA_FIELD(.nullable = true)};
 const struct field_table request_snapshot_update = {TABLE(snapshot_update_fields), .not_empty = true};

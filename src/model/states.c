@@ -27,6 +27,10 @@ static const char *const snapshot_kinds[SNAPSHOT_KIND_COUNT_] = {
     [SNAPSHOT_FORK] = "fork",
     [SNAPSHOT_CHECKPOINT] = "checkpoint",
 };
+static const char *const snapshot_contents[SNAPSHOT_CONTENT_COUNT_] = {
+    [CONTENT_FULL] = "full",
+    [CONTENT_DISK] = "disk",
+};
 static const char *const snapshot_states[SNAPSHOT_STATE_COUNT_] = {
     [SNAPSHOT_CREATING] = "creating",
     [SNAPSHOT_READY] = "ready",
@@ -34,10 +38,7 @@ static const char *const snapshot_states[SNAPSHOT_STATE_COUNT_] = {
     [SNAPSHOT_DELETING] = "deleting",
 };
 static const char *const start_kinds[START_KIND_COUNT_] = {
-    [START_NONE] = "",
-    [START_WARM] = "warm",
-    [START_BLANK] = "blank",
-    [START_COLD] = "cold",
+    [START_NONE] = "", [START_WARM] = "warm", [START_BLANK] = "blank", [START_COLD] = "cold", [START_BOOT] = "boot",
 };
 static const char *const operation_states[OPERATION_STATE_COUNT_] = {
     [OPERATION_PENDING] = "pending",
@@ -103,6 +104,7 @@ DEFINE_NAMES(operation_kind, operation_kind, operation_kinds)
 DEFINE_NAMES(operation_state, operation_state, operation_states)
 DEFINE_NAMES(operation_reason, operation_reason, operation_reasons)
 DEFINE_NAMES(snapshot_kind, snapshot_kind, snapshot_kinds)
+DEFINE_NAMES(snapshot_content, snapshot_content, snapshot_contents)
 DEFINE_NAMES(snapshot_state, snapshot_state, snapshot_states)
 DEFINE_NAMES(start_kind, start_kind, start_kinds)
 DEFINE_NAMES(session_state, session_state, session_states)

@@ -66,6 +66,11 @@ enum snapshot_kind {
     SNAPSHOT_CHECKPOINT, /* made by the policy */
     SNAPSHOT_KIND_COUNT_
 };
+enum snapshot_content {
+    CONTENT_FULL, /* memory, devices and disk: whoever starts from it goes on where it was */
+    CONTENT_DISK, /* the disk alone: whoever starts from it boots */
+    SNAPSHOT_CONTENT_COUNT_
+};
 enum snapshot_state {
     SNAPSHOT_CREATING, /* its node was asked to make it */
     SNAPSHOT_READY,    /* durable */
@@ -80,6 +85,7 @@ enum start_kind {
     START_WARM,  /* taken from a pool */
     START_BLANK, /* restored into a VMM that stood by */
     START_COLD,
+    START_BOOT, /* its kernel booted, on the disk of a snapshot that holds nothing else */
     START_KIND_COUNT_
 };
 
@@ -118,6 +124,8 @@ const char *operation_reason_name(enum operation_reason r);
 bool operation_reason_parse(const char *name, enum operation_reason *ret);
 const char *snapshot_kind_name(enum snapshot_kind k);
 bool snapshot_kind_parse(const char *name, enum snapshot_kind *ret);
+const char *snapshot_content_name(enum snapshot_content c);
+bool snapshot_content_parse(const char *name, enum snapshot_content *ret);
 const char *snapshot_state_name(enum snapshot_state s);
 bool snapshot_state_parse(const char *name, enum snapshot_state *ret);
 const char *start_kind_name(enum start_kind k); /* "" for START_NONE */

@@ -139,13 +139,26 @@ static int parse_snapshot_id(const json_t *obj, const char *name, const char *ke
     return 0;
 }
 
+/* content of an object that may not be there: full when left out. */
+static int parse_content(const json_t *object, const char *name, bool *ret_is_disk, struct sp_error *err) {
+    const char *content = "full";
+    if (object && json_get_opt_string(object, name, "content", 1, 8, "full", &content, err) < 0)
+        return -SP_E_INVALID;
+    *ret_is_disk = strcmp(content, "disk") == 0;
+    if (!*ret_is_disk && strcmp(content, "full") != 0)
+        return sp_error_field(err, SP_E_INVALID, name, "%s.content must be full or disk", name);
+    return 0;
+}
+
 static int parse_snapshots(const json_t *obj, struct desired *d, struct sp_error *err) {
     const json_t *start, *snapshot;
     const char *kind = "";
     if (parse_snapshot_id(obj, "start", "snapshot_id", d->start_snapshot, &start, err) < 0 ||
         parse_snapshot_id(obj, "snapshot", "id", d->snapshot_id, &snapshot, err) < 0 ||
         (snapshot &&
-         json_get_opt_string(snapshot, "snapshot", "kind", 1, sizeof(d->snapshot_kind) - 1, "", &kind, err) < 0))
+         json_get_opt_string(snapshot, "snapshot", "kind", 1, sizeof(d->snapshot_kind) - 1, "", &kind, err) < 0) ||
+        parse_content(start, "start", &d->start_boots, err) < 0 ||
+        parse_content(snapshot, "snapshot", &d->snapshot_is_disk, err) < 0)
         return -SP_E_INVALID;
     (void)text_copy(d->snapshot_kind, sizeof(d->snapshot_kind), kind);
     return 0;

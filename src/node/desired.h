@@ -25,9 +25,11 @@ struct desired {
     char operation_id[ID_SIZE]; /* on its way; "" none */
     char operation_kind[16];
     char start_snapshot[ID_SIZE]; /* a VM that is to be started starts from it; "": from the template's */
+    bool start_boots;             /* … by booting: it holds the disk alone */
     char snapshot_id[ID_SIZE];    /* to be made; "" none */
     char snapshot_kind[16];
-    uint64_t deadline_ns; /* real time; 0: none */
+    bool snapshot_is_disk; /* it is to hold the disk alone */
+    uint64_t deadline_ns;  /* real time; 0: none */
     char template_digest[SHA256_HEX_SIZE];
     unsigned vcpus, memory_mib;
     char hostname[65];

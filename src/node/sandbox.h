@@ -41,6 +41,7 @@ struct snapshot_job {
     char id[ID_SIZE];
     enum job_state state;
     bool settled;     /* control has taken note of READY or FAILED */
+    bool is_disk;     /* it is to hold the disk alone */
     bool stop;        /* the VM stands still after it: a suspend */
     bool was_running; /* stop: if it fails the VM goes on */
     struct broker_call *call;

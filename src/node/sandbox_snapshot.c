@@ -196,8 +196,9 @@ static void ask_job(struct sandbox *s) {
                               on_made, s, &job->call, NULL);
     else
         r = broker_call_start(broker, "vm_snapshot",
-                              json_pack("{s:s, s:s, s:s, s:o}", "id", s->id, "snapshot", job->id, "then",
-                                        job->stop ? "stop" : "resume", "manifest", manifest_of(s)),
+                              json_pack("{s:s, s:s, s:s, s:s, s:o}", "id", s->id, "snapshot", job->id, "then",
+                                        job->stop ? "stop" : "resume", "content", job->is_disk ? "disk" : "full",
+                                        "manifest", manifest_of(s)),
                               on_made, s, &job->call, NULL);
     if (r < 0)
         loop_timer_start(job->retry, SANDBOX_RETRY_MS, 0);
@@ -207,7 +208,7 @@ static void new_job(struct sandbox *s) {
     struct snapshot_job *job = &s->snapshot;
     struct loop_timer *retry = job->retry ? job->retry : loop_timer_new(s->node->loop, on_job_retry, s);
     set_job(s, JOB_NONE);
-    *job = (struct snapshot_job){.retry = retry, .began_ms = sandbox_now_ms(s)};
+    *job = (struct snapshot_job){.retry = retry, .began_ms = sandbox_now_ms(s), .is_disk = s->want.snapshot_is_disk};
     (void)text_copy(job->id, sizeof(job->id), s->want.snapshot_id);
 }
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The way up. From the template: a warm VM of the pool when there is one, at once. Else the snapshot (the template's, or
- * the one that `start` names) is awaited, then a start slot, then a blank takes it, or a VMM is started for it.
+ * the one that `start` names) is awaited, then a start slot, then a blank takes it, or a VMM is started for it. One that holds
+ * the disk alone is booted, by a VMM of its own.
  */
 #include "base/log.h"
 #include "base/text.h"
@@ -78,14 +79,19 @@ static void send_request(struct sandbox *s, int made, const char *name, json_t *
         loop_timer_start(s->retry, SANDBOX_RETRY_MS, 0);
 }
 
+static bool boots(const struct sandbox *s) {
+    return !starts_from_template(s) && s->want.start_boots;
+}
+
 static void ask_start(struct sandbox *s) {
     struct sp_error err = {0};
     json_t *fields = NULL;
     int r;
     if (s->call || !broker_client_is_up(s->node->broker))
         return;
-    s->start_kind = START_COLD;
-    r = vm_request_clone(&s->node->base, &s->want, snapshot_key(s), config_deadline_ms(s), &fields, &err);
+    s->start_kind = boots(s) ? START_BOOT : START_COLD;
+    r = (boots(s) ? vm_request_boot_disk : vm_request_clone)(&s->node->base, &s->want, snapshot_key(s),
+                                                             config_deadline_ms(s), &fields, &err);
     send_request(s, r, "vm_start", fields, &err, on_start_answer);
 }
 
@@ -125,7 +131,7 @@ static void ask_load(struct sandbox *s) {
 static bool take_blank(struct sandbox *s) {
     const struct vm_shape shape = {.vcpus = s->want.vcpus, .memory_mib = s->want.memory_mib};
     struct vm_link *link = NULL;
-    if (s->cold_only || !spares_take_blank(s->node->spares, &shape, s->spare, &link))
+    if (s->cold_only || boots(s) || !spares_take_blank(s->node->spares, &shape, s->spare, &link))
         return false;
     vm_link_free(link); /* its socket moves; its first words as our VM are heard there */
     s->start_kind = START_BLANK;
@@ -187,7 +193,7 @@ static bool take_warm(struct sandbox *s) {
 void sandbox_take_slot(struct sandbox *s) {
     bool has_blank;
     s->queue_ms += sandbox_now_ms(s) - s->since_ms;
-    s->start_kind = START_COLD;
+    s->start_kind = boots(s) ? START_BOOT : START_COLD;
     has_blank = broker_client_is_up(s->node->broker) && take_blank(s);
     sandbox_set_state(s, SB_STARTING);
     s->started_ms = sandbox_now_ms(s);

@@ -216,17 +216,22 @@ static int manifest_command(const json_t *manifest, const json_t *argv, json_t *
     return *ret ? 0 : sp_error_set(err, SP_E_INTERNAL, "out of memory");
 }
 
+static int add_start(json_t *config, const json_t *manifest, json_t *env, struct sp_error *err) {
+    const json_t *start = json_object_get(manifest, "start_command");
+    json_t *command;
+    int r = 0;
+    if (start && !json_is_null(start) && (r = manifest_command(manifest, start, env, &command, err)) == 0)
+        (void)json_object_set_new(config, "start", command);
+    return r;
+}
+
 static int add_commands(json_t *config, const json_t *manifest, json_t *env, struct sp_error *err) {
-    const json_t *start = json_object_get(manifest, "start_command"),
-                 *probe = json_object_get(manifest, "readiness_probe");
+    const json_t *probe = json_object_get(manifest, "readiness_probe");
     uint64_t timeout_s;
     json_t *command;
-    int r;
-    if (start && !json_is_null(start)) {
-        if ((r = manifest_command(manifest, start, env, &command, err)) < 0)
-            return r;
-        (void)json_object_set_new(config, "start", command);
-    }
+    int r = add_start(config, manifest, env, err);
+    if (r < 0)
+        return r;
     if (probe && !json_is_null(probe)) {
         if ((r = manifest_command(manifest, json_object_get(probe, "command"), env, &command, err)) < 0)
             return r;
@@ -255,6 +260,23 @@ int vm_request_boot(const struct vm_request_base *b, const struct template_spec 
     return start_fields(b, id, "template_boot", spec, NULL, config, ret, err);
 }
 
+/* Its probe asks for what the template came with; what the sandbox has become is its owner's to know. */
+int vm_request_boot_disk(const struct vm_request_base *b, const struct desired *d, const char *key,
+                         uint64_t deadline_ms, json_t **ret, struct sp_error *err) {
+    struct template_spec size = {.vcpus = d->vcpus, .memory_mib = d->memory_mib};
+    json_t *config;
+    int r = sandbox_config(b, d, deadline_ms, &config, err);
+    if (r < 0)
+        return r;
+    r = add_start(config, d->manifest, json_object_get(json_object_get(config, "identity"), "env"), err);
+    if (r < 0) {
+        json_decref(config);
+        return r;
+    }
+    (void)text_copy(size.digest, sizeof(size.digest), d->template_digest);
+    return start_fields(b, d->id, "boot", &size, key, config, ret, err);
+}
+
 uint64_t vm_request_boot_ms(const struct settings *s, const struct template_spec *spec) {
     const json_t *probe = json_object_get(spec->manifest, "readiness_probe");
     uint64_t probe_s = 0;
@@ -279,6 +301,8 @@ json_t *vm_request_sandbox_manifest(const struct vm_request_base *b, const struc
         (void)json_object_set_new(manifest, "sandbox", json_string(d->id));
         (void)json_object_set_new(manifest, "generation", json_integer((json_int_t)d->generation));
         (void)json_object_set_new(manifest, "kind", json_string(d->snapshot_kind));
+        if (d->snapshot_is_disk)
+            (void)json_object_set_new(manifest, "content", json_string("disk"));
     }
     return manifest;
 }

@@ -35,6 +35,9 @@ struct vm_request_base {
 /* vm_start's fields; *ret is new. SP_E_INVALID or SP_E_TOO_LARGE naming what of the template or sandbox does not fit. */
 int vm_request_clone(const struct vm_request_base *b, const struct desired *d, const char *key, uint64_t deadline_ms,
                      json_t **ret, struct sp_error *err);
+/* The same on the disk of the snapshot `key`, which holds nothing else: its kernel boots. */
+int vm_request_boot_disk(const struct vm_request_base *b, const struct desired *d, const char *key,
+                         uint64_t deadline_ms, json_t **ret, struct sp_error *err);
 int vm_request_boot(const struct vm_request_base *b, const struct template_spec *spec, const char *id,
                     uint64_t deadline_ms, json_t **ret, struct sp_error *err);
 int vm_request_blank(const struct vm_request_base *b, const struct vm_shape *shape, const char *id,

@@ -97,12 +97,13 @@ static int insert_snapshot(struct store *s, const struct verb *v, struct sp_erro
     pg_text(&a, v->snapshot_name);
     pg_text(&a, snapshot_kind_name(v->snapshot_kind));
     pg_text(&a, v->snapshot_metadata ? v->snapshot_metadata : "{}");
+    pg_text(&a, snapshot_content_name(v->snapshot_content));
     return pg_queue(s,
                     "INSERT INTO snapshots (id, tenant_id, sandbox_id, node_id, operation_id, name, kind, state, "
                     "generation, parent_id, template_id, template_name, template_tag, digest, vcpus, memory_mib, "
-                    "metadata) SELECT $1, tenant_id, id, node_id, $3, $4, $5, 'creating', generation, "
+                    "metadata, content) SELECT $1, tenant_id, id, node_id, $3, $4, $5, 'creating', generation, "
                     "coalesce(last_snapshot_id, parent_snapshot_id), template_id, template_name, template_tag, digest, "
-                    "vcpus, memory_mib, $6 FROM sandboxes WHERE id = $2",
+                    "vcpus, memory_mib, $6, $7 FROM sandboxes WHERE id = $2",
                     &a, err);
 }
 

@@ -34,6 +34,7 @@ struct verb {
     const char *start_id;             /* the snapshot a new VM starts from; NULL: none is started */
     const char *snapshot_id;          /* the snapshot to be made; NULL: none */
     enum snapshot_kind snapshot_kind; /* of it */
+    enum snapshot_content snapshot_content;
     const char *snapshot_name /* or NULL */, *snapshot_metadata; /* of it; JSON text */
 };
 /* Records the intent. */

@@ -272,6 +272,11 @@ int node_place(struct store *s, uint64_t vcpus, uint64_t memory_mib, enum placem
     "json_build_object('vcpus', p.vcpus, 'memory_mib', p.memory_mib), 'size', p.size) ORDER BY p.id) "                 \
     "FROM pools p JOIN templates m ON m.id = p.template_id) END"
 
+/* A wake of a resident VM starts nothing; a copy needs what it is of. */
+#define START                                                                                                          \
+    "CASE WHEN b.state = 'creating' OR (b.state = 'waking' AND o.snapshot_id IS NOT NULL) THEN b.start_snapshot_id "   \
+    "WHEN b.state = 'suspended' AND x.id IS NOT NULL THEN b.last_snapshot_id END"
+
 int node_desired(struct store *s, const char *id, struct store_result **ret_res, struct desired_list *ret,
                  struct sp_error *err) {
     struct pg_args a = {0};
@@ -282,12 +287,10 @@ int node_desired(struct store *s, const char *id, struct store_result **ret_res,
         "WITH h AS (UPDATE nodes SET last_seen_at = now() WHERE id = $1 "
         "AND last_seen_at < now() - interval '1 second') "
         "SELECT b.id, b.generation, b.state, b.operation_id, o.kind, " PG_MS(
-            "o.deadline_at") ", b.digest, t.manifest, b.env, b.hostname, b.machine_id, b.vcpus, b.memory_mib, "
-                             /* a wake of a resident VM starts nothing; a copy needs what it is of */
-                             "CASE WHEN b.state = 'creating' OR (b.state = 'waking' AND o.snapshot_id IS NOT NULL) "
-                             "THEN b.start_snapshot_id WHEN b.state = 'suspended' AND x.id IS NOT NULL THEN "
-                             "b.last_snapshot_id "
-                             "END, x.id, x.kind, n.desired_revision, " REST " FROM nodes n LEFT JOIN sandboxes b "
+            "o.deadline_at") ", b.digest, t.manifest, b.env, b.hostname, b.machine_id, b.vcpus, b.memory_mib, " START
+                             ", x.id, x.kind, n.desired_revision, " REST
+                             ", (SELECT y.content FROM snapshots y WHERE y.id = " START "), x.content FROM nodes n "
+                             "LEFT JOIN sandboxes b "
                              "ON b.node_id = n.id AND b.released_at IS NULL AND b.state <> 'deleted' "
                              "LEFT JOIN templates t ON t.id = b.template_id LEFT JOIN operations o ON o.id = "
                              "b.operation_id "
@@ -322,6 +325,8 @@ int desired_row(const struct store_result *res, int row, struct desired *ret, st
         .start_id = pg_get(res, row, 13),
         .snapshot_id = pg_get(res, row, 14),
         .snapshot_kind = pg_get(res, row, 15),
+        .start_content = pg_get(res, row, 19),
+        .snapshot_content = pg_get(res, row, 20),
     };
     if (!sandbox_state_parse(pg_get_text(res, row, 2), &d.state))
         return pg_corrupt(err, "sandbox state");

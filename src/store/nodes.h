@@ -54,6 +54,7 @@ struct desired {
     uint64_t vcpus, memory_mib;
     const char *start_id;                    /* what the operation on its way starts, or copies, from; NULL: nothing */
     const char *snapshot_id, *snapshot_kind; /* what it makes; NULL: nothing */
+    const char *start_content, *snapshot_content; /* of these two; NULL likewise, or when it is gone */
 };
 struct desired_list {
     int n; /* rows */

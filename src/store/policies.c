@@ -60,7 +60,8 @@ static struct lifecycle_policy policy_of(const char *text) {
     return p;
 }
 
-static int act(struct store *s, const struct sandbox *b, const struct policy_action *action, struct sp_error *err) {
+static int act(struct store *s, const struct sandbox *b, const struct lifecycle_policy *p,
+               const struct policy_action *action, struct sp_error *err) {
     char operation_id[ID_SIZE], snapshot_id[ID_SIZE];
     bool makes_snapshot = action->kind == OPERATION_SUSPEND || action->kind == OPERATION_SNAPSHOT;
     id_new(operation_id, ID_OPERATION);
@@ -73,7 +74,8 @@ static int act(struct store *s, const struct sandbox *b, const struct policy_act
                      .operation_id = operation_id,
                      .timeout_s = makes_snapshot ? LIMIT_VALUE(snapshot_timeout_s) : LIMIT_VALUE(pause_timeout_s),
                      .snapshot_id = makes_snapshot ? snapshot_id : NULL,
-                     .snapshot_kind = action->kind == OPERATION_SUSPEND ? SNAPSHOT_SUSPEND : SNAPSHOT_CHECKPOINT};
+                     .snapshot_kind = action->kind == OPERATION_SUSPEND ? SNAPSHOT_SUSPEND : SNAPSHOT_CHECKPOINT,
+                     .snapshot_content = action->kind == OPERATION_SNAPSHOT ? p->checkpoint_content : CONTENT_FULL};
     return lifecycle_begin(s, &v, err);
 }
 
@@ -93,7 +95,7 @@ int policies_apply(struct store *s, const char *id, struct policy_action *ret_do
     struct policy_action action = policy_decide(&p, &view);
     if (!action.acts)
         return 0;
-    r = act(s, &b, &action, err);
+    r = act(s, &b, &p, &action, err);
     if (r == 0)
         *ret_done = action;
     return r;
@@ -103,8 +105,8 @@ int policies_apply(struct store *s, const char *id, struct policy_action *ret_do
 
 int checkpoints_find(struct store *s, struct store_result **ret_res, int *ret_n, struct sp_error *err) {
     int r = pg_run(s,
-                   "SELECT sandbox_id FROM snapshots WHERE kind = 'checkpoint' AND state = 'ready' "
-                   "GROUP BY sandbox_id HAVING count(*) > 1",
+                   "SELECT DISTINCT sandbox_id FROM snapshots WHERE kind = 'checkpoint' AND state = 'ready' "
+                   "GROUP BY sandbox_id, content HAVING count(*) > 1",
                    NULL, ret_res, err);
     if (r == 0)
         *ret_n = pg_rows(*ret_res);
@@ -131,32 +133,40 @@ static int remove_others(struct store *s, const struct store_result *rows, const
     return r;
 }
 
-int checkpoints_apply(struct store *s, const char *id, uint64_t *ret_removed, struct sp_error *err) {
-    _cleanup_result_ struct store_result *sandbox = NULL, *rows = NULL;
+/* Those of one content, thinned out by themselves. */
+static int thin_out(struct store *s, const struct sandbox *b, enum snapshot_content content, uint64_t *ret_removed,
+                    struct sp_error *err) {
+    _cleanup_result_ struct store_result *rows = NULL;
     int64_t taken_ms[CHECKPOINTS_MAX];
     bool keep[CHECKPOINTS_MAX];
     struct pg_args a = {0};
+    pg_text(&a, b->id);
+    pg_int(&a, CHECKPOINTS_MAX);
+    pg_text(&a, snapshot_content_name(content));
+    int r = pg_run(s,
+                   "SELECT id, " PG_MS("taken_at") ", tenant_id FROM snapshots WHERE sandbox_id = $1 "
+                                                   "AND kind = 'checkpoint' AND state = 'ready' AND content = $3 "
+                                                   "ORDER BY taken_at DESC, id DESC LIMIT $2",
+                   &a, &rows, err);
+    if (r < 0)
+        return r;
+    struct lifecycle_policy p = policy_of(b->lifecycle);
+    for (int i = 0; i < pg_rows(rows); i++)
+        taken_ms[i] = pg_get_int(rows, i, 1);
+    policy_keep(&p, taken_ms, (size_t)pg_rows(rows), keep);
+    return remove_others(s, rows, keep, ret_removed, err);
+}
+
+int checkpoints_apply(struct store *s, const char *id, uint64_t *ret_removed, struct sp_error *err) {
+    _cleanup_result_ struct store_result *sandbox = NULL;
     struct sandbox b;
     *ret_removed = 0;
     int r = sandbox_get(s, id, NULL, true, &sandbox, &b, err);
     if (r == -SP_E_NOT_FOUND)
         return 0;
-    pg_text(&a, id);
-    pg_int(&a, CHECKPOINTS_MAX);
-    if (r == 0)
-        r = pg_run(
-            s,
-            "SELECT id, " PG_MS(
-                "taken_at") ", tenant_id FROM snapshots WHERE sandbox_id = $1 "
-                            "AND kind = 'checkpoint' AND state = 'ready' ORDER BY taken_at DESC, id DESC LIMIT $2",
-            &a, &rows, err);
-    if (r < 0)
-        return r;
-    struct lifecycle_policy p = policy_of(b.lifecycle);
-    for (int i = 0; i < pg_rows(rows); i++)
-        taken_ms[i] = pg_get_int(rows, i, 1);
-    policy_keep(&p, taken_ms, (size_t)pg_rows(rows), keep);
-    return remove_others(s, rows, keep, ret_removed, err);
+    for (int c = 0; r == 0 && c < SNAPSHOT_CONTENT_COUNT_; c++)
+        r = thin_out(s, &b, (enum snapshot_content)c, ret_removed, err);
+    return r;
 }
 
 /* ---- the clock ---- */

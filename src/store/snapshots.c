@@ -10,7 +10,7 @@
     "x.id, x.sandbox_id, x.node_id, x.name, x.parent_id, x.kind, x.state, x.generation, x.ready_at IS NOT NULL, "      \
     "x.memory_bytes, x.disk_bytes, x.exclusive_bytes, x.stall_us, x.template_id, x.template_name, x.template_tag, "    \
     "x.digest, x.vcpus, x.memory_mib, x.error_code, x.error_message, x.metadata, x.operation_id, " PG_MS(              \
-        "x.created_at") ", " PG_US("x.created_at") ", " PG_MS("x.ready_at") ", t.manifest"
+        "x.created_at") ", " PG_US("x.created_at") ", " PG_MS("x.ready_at") ", t.manifest, x.content"
 #define FROM " FROM snapshots x LEFT JOIN templates t ON t.id = x.template_id "
 
 int snapshot_row(const struct store_result *res, int row, struct snapshot *ret, struct sp_error *err) {
@@ -42,7 +42,8 @@ int snapshot_row(const struct store_result *res, int row, struct snapshot *ret, 
         .manifest = pg_get(res, row, 26),
     };
     if (!snapshot_kind_parse(pg_get_text(res, row, 5), &x.kind) ||
-        !snapshot_state_parse(pg_get_text(res, row, 6), &x.state))
+        !snapshot_state_parse(pg_get_text(res, row, 6), &x.state) ||
+        !snapshot_content_parse(pg_get_text(res, row, 27), &x.content))
         return pg_corrupt(err, "snapshot");
     *ret = x;
     return 0;
@@ -181,6 +182,10 @@ int snapshots_sweep(struct store *s, uint64_t *ret_n, struct sp_error *err) {
         "OR (x.state = 'ready' AND NOT EXISTS (SELECT 1 FROM sandboxes b WHERE b.start_snapshot_id = x.id "
         "AND b.state IN ('creating', 'waking')) AND NOT EXISTS (SELECT 1 FROM sandboxes b "
         "WHERE b.last_snapshot_id = x.id AND b.state NOT IN ('deleting', 'deleted') AND x.kind <> 'fork') AND "
+        /* the newest that holds memory stays beside newer ones that don't */
+        "NOT EXISTS (SELECT 1 FROM sandboxes b WHERE x.kind = 'suspend' AND b.id = x.sandbox_id AND b.state NOT IN "
+        "('deleting', 'deleted') AND NOT EXISTS (SELECT 1 FROM snapshots y WHERE y.sandbox_id = x.sandbox_id AND "
+        "y.state = 'ready' AND y.kind <> 'fork' AND y.content = 'full' AND y.created_at > x.created_at)) AND "
         "(x.kind = 'suspend' OR (x.kind = 'checkpoint' AND NOT EXISTS (SELECT 1 FROM sandboxes b "
         "WHERE b.id = x.sandbox_id AND b.state NOT IN ('deleting', 'deleted'))) OR (x.kind = 'fork' AND NOT EXISTS "
         "(SELECT 1 FROM operations o WHERE o.id = x.operation_id AND o.state IN ('pending', 'running')))))) "

@@ -6,6 +6,7 @@
 struct snapshot { /* pointers borrow from the result; NULL where the row has null */
     const char *id, *sandbox_id, *node_id, *name, *parent_id;
     enum snapshot_kind kind;
+    enum snapshot_content content;
     enum snapshot_state state;
     uint64_t generation;
     bool has_sizes; /* memory, disk, exclusive, stall */

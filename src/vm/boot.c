@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A template boot: RAM is the shared file itself; boot, program, probe, then a quiet guest is saved and the VMM ends. */
+/*
+ * The two ways in which a kernel boots. A template boot: RAM is the shared file itself; boot, program, probe, then a quiet
+ * guest is saved and the VMM ends. A boot: a sandbox begins anew on the disk of a snapshot that holds nothing else; RAM is
+ * a private view of an empty file, so that what its next snapshot has to hold is told as it is of a clone.
+ */
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "vm/step.h"
@@ -9,6 +13,7 @@
 #define SETTLE_MS 10000
 #define SETTLE_PAUSE_MS 100
 #define QUIESCE_MS 60000 /* a whole file system may have to be written */
+#define SYNC_MS 50000    /* so long for that */
 #define END_MS 10000
 #define BOOT_MIN_MS 20000 /* watchdog of one attempt to boot: two fifths of the deadline, within these */
 #define BOOT_MAX_MS 60000
@@ -53,16 +58,19 @@ static bool boot(struct vm *vm, uint64_t *since) {
     return true;
 }
 
-/* The template's program, left running in the image; that it started is all that is asked here, the probe asks more. */
-static bool start_command(struct vm *vm, uint64_t *since) {
-    const struct vm_command *c = &vm->config.start;
-    if (!c->argv)
-        return true;
+static void begin_start_command(struct vm *vm) {
     call_begin(&vm->call, REC_ATTACH);
     (void)record_put_string(&vm->call.request, TAG_PROCESS_ID, "template-start");
     (void)record_put_u64(&vm->call.request, TAG_MAY_START, 1);
-    step_put_command(&vm->call.request, c);
+    step_put_command(&vm->call.request, &vm->config.start);
     (void)record_put_u64(&vm->call.request, TAG_ON_DISCONNECT, DISCONNECT_KEEP);
+}
+
+/* The template's program, left running in the image; that it started is all that is asked here, the probe asks more. */
+static bool start_command(struct vm *vm, uint64_t *since) {
+    if (!vm->config.start.argv)
+        return true;
+    begin_start_command(vm);
     if (!step_ask(vm, REC_STARTED, step_deadline(vm, START_MS), "start command"))
         return false;
     vm_timing(vm, "start_ms", since);
@@ -121,6 +129,7 @@ static bool save(struct vm *vm, uint64_t *since) {
     vm_set_state(vm, VM_SAVING);
     call_begin(&vm->call, REC_QUIESCE);
     (void)record_put_u64(&vm->call.request, TAG_FLAGS, QUIESCE_SYNC);
+    (void)record_put_u64(&vm->call.request, TAG_TIMEOUT_MS, SYNC_MS);
     if (!step_ask(vm, REC_QUIESCED, step_deadline(vm, QUIESCE_MS), "quiesce"))
         return false;
     bridge_disconnect(vm);
@@ -154,4 +163,32 @@ void run_template_boot(struct vm *vm) {
         return;
     vm_timing(vm, "total_ms", &(uint64_t){vm->started_ns});
     vm_set_state(vm, VM_SAVED);
+}
+
+/* --- a boot of a sandbox -------------------------------------------------------------------------------------------------- */
+
+/* The template's program again, when it can be started: what the sandbox has made of its files is its own affair, and no
+ * reason to keep it from them. */
+static bool restart_command(struct vm *vm, uint64_t *since) {
+    if (!vm->config.start.argv)
+        return true;
+    begin_start_command(vm);
+    if (step_ask_quietly(vm, step_deadline(vm, START_MS)))
+        vm_timing(vm, "start_ms", since);
+    else if (!step_is_over(vm))
+        log_event(LOG_L_WARN, "start_command_failed", "vm_id", vm->config.id, "reason", vm->call.error.text, NULL);
+    return !step_is_over(vm);
+}
+
+void run_boot(struct vm *vm) {
+    uint64_t since = vm->started_ns;
+    if (!load_is_read_only(vm->config.fd_memory)) {
+        vm_fail(vm, VM_REASON_INTERNAL, "the memory to boot in is writable");
+        return;
+    }
+    if (!load_vmm(vm, VMM_BOOT_PRIVATE, &since) || !boot(vm, &since) || !step_identify(vm, &since) ||
+        !restart_command(vm, &since))
+        return;
+    vm_timing(vm, "total_ms", &(uint64_t){vm->started_ns});
+    vm_set_state(vm, VM_RUNNING);
 }

@@ -44,6 +44,9 @@ int vm_run(struct vm *vm) {
     case VM_MODE_BLANK:
         run_blank(vm);
         break;
+    case VM_MODE_BOOT:
+        run_boot(vm);
+        break;
     }
     while (!step_is_over(vm) && is_lasting(vm->state)) {
         if (vm->operation.request.kind != REQUEST_NONE)

@@ -71,8 +71,7 @@ bool load_vmm(struct vm *vm, enum vmm_purpose purpose, uint64_t *since) {
     return start_held(vm, purpose, since) && give_files(vm, since);
 }
 
-/* Whoever holds a shared RAM file writable could rewrite the memory of every clone: not even given to the VMM. */
-static bool is_read_only(int fd) {
+bool load_is_read_only(int fd) {
     int flags = fcntl(fd, F_GETFL);
     return flags >= 0 && (flags & O_ACCMODE) == O_RDONLY;
 }
@@ -99,7 +98,7 @@ static bool restore(struct vm *vm, uint64_t *since) {
 
 void run_clone(struct vm *vm) {
     uint64_t since = vm->started_ns;
-    if (!is_read_only(vm->config.fd_memory)) {
+    if (!load_is_read_only(vm->config.fd_memory)) {
         vm_fail(vm, VM_REASON_INTERNAL, "the snapshot's memory is writable");
         return;
     }
@@ -124,7 +123,7 @@ void run_blank(struct vm *vm) {
 static bool take_load(struct vm *vm) {
     struct operation *o = &vm->operation;
     struct sp_error err = {0};
-    if (!is_read_only(o->fds[0]))
+    if (!load_is_read_only(o->fds[0]))
         return operate_refuse(vm, "invalid", "the snapshot's memory is writable");
     if (vm_config_load(&vm->config, o->request.body, &err) < 0)
         return operate_refuse(vm, "invalid", "%s: %s", err.field, err.text);
@@ -139,7 +138,7 @@ static bool take_load(struct vm *vm) {
 
 /* Run once, so that what a first command needs is in its own memory, and put to sleep. */
 static bool exercise(struct vm *vm, uint64_t *since) {
-    if (!step_warm(vm, since) || !operate_stand(vm, since))
+    if (!step_warm(vm, since) || !operate_stand(vm, false, since))
         return false;
     vm_set_state(vm, VM_WARM);
     return true;

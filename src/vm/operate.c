@@ -70,12 +70,12 @@ static bool wake_guest(struct vm *vm, const char *step) {
     return true;
 }
 
-/* Commands freeze, then silence. One that does not come leaves the guest in between; an IDENTITY gets it out of there. */
-static bool quiet_guest(struct vm *vm) {
+/* Commands freeze, the rest of the file system is written out when that is asked for, then silence. One that does not come leaves the guest in between; an IDENTITY gets it out of there. */
+static bool quiet_guest(struct vm *vm, bool sync) {
     struct sp_error err;
     vm->quiet = true;
     call_begin(&vm->call, REC_QUIESCE);
-    (void)record_put_u64(&vm->call.request, TAG_FLAGS, QUIESCE_KEEP);
+    (void)record_put_u64(&vm->call.request, TAG_FLAGS, QUIESCE_KEEP | (sync ? QUIESCE_SYNC : 0));
     vm->call.holds = true;
     if (step_ask_quietly(vm, step_deadline(vm, FREEZE_MS)) && vm->call.answer_type == REC_QUIESCED)
         return true;
@@ -92,9 +92,9 @@ static bool quiet_guest(struct vm *vm) {
     return false;
 }
 
-bool operate_stand(struct vm *vm, uint64_t *since) {
+bool operate_stand(struct vm *vm, bool sync, uint64_t *since) {
     struct sp_error err = {0};
-    if (!quiet_guest(vm))
+    if (!quiet_guest(vm, sync))
         return false;
     vm_timing(vm, "quiesce_ms", since);
     if (!step_vmm(vm, vm->driver->stop(vm->vmm, step_deadline(vm, QMP_MS), &err), &err, VM_REASON_VMM_FAILED, "stop"))
@@ -125,7 +125,7 @@ static bool operate_pause(struct vm *vm) {
     if (vm->state == VM_PAUSED)
         return true;
     vm_set_state(vm, VM_PAUSING);
-    if (operate_stand(vm, &since)) {
+    if (operate_stand(vm, false, &since)) {
         vm_set_state(vm, VM_PAUSED);
         return true;
     }

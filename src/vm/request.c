@@ -10,6 +10,7 @@
 static int parse_identify(const json_t *json, struct request *r, struct sp_error *err);
 static int parse_load(const json_t *json, struct request *r, struct sp_error *err);
 static int parse_snapshot(const json_t *json, struct request *r, struct sp_error *err);
+static int parse_snapshot_disk(const json_t *json, struct request *r, struct sp_error *err);
 static int parse_name(const json_t *json, struct request *r, struct sp_error *err);
 
 static const struct kind {
@@ -34,6 +35,7 @@ static const struct kind {
      {"id", "generation", "identity", "session_retention_ms"}},
     {"load", REQUEST_LOAD, true, true, 3, parse_load, {"id", "config", "warm", "snapshot"}},
     {"snapshot", REQUEST_SNAPSHOT, true, true, 2, parse_snapshot, {"then", "snapshot"}},
+    {"snapshot_disk", REQUEST_SNAPSHOT, true, true, 0, parse_snapshot_disk, {"snapshot"}},
     {"snapshot_stop", REQUEST_SNAPSHOT_STOP, true, true, 0, NULL, {NULL}},
     {"snapshot_go", REQUEST_SNAPSHOT_GO, true, true, 0, NULL, {NULL}},
     {"snapshot_committed", REQUEST_SNAPSHOT_COMMITTED, true, true, 0, parse_name, {"snapshot"}},
@@ -99,6 +101,11 @@ static int parse_snapshot(const json_t *json, struct request *r, struct sp_error
     r->stop = strcmp(then, "stop") == 0;
     if (!r->stop && strcmp(then, "resume") != 0)
         return sp_error_field(err, SP_E_INVALID, "then", "must be resume or stop");
+    return parse_name(json, r, err);
+}
+
+static int parse_snapshot_disk(const json_t *json, struct request *r, struct sp_error *err) {
+    r->disk_alone = true;
     return parse_name(json, r, err);
 }
 

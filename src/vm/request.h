@@ -30,6 +30,7 @@ struct request {
     char id[ID_SIZE];                 /* identify; load: "" keeps the blank's */
     char snapshot[REQUEST_NAME_SIZE]; /* load, snapshot, snapshot_committed */
     bool stop;                        /* snapshot: then stop */
+    bool disk_alone;                  /* snapshot: memory and device state are not wanted */
     bool warm;                        /* load */
     uint64_t generation;              /* identify */
     uint64_t session_retention_ms;    /* identify; 0: as it was */

@@ -3,6 +3,10 @@
  * A snapshot of a running or paused VM, with the broker at the other end of the connection (spec/node-protocol.md §4):
  * memory is copied while the VM runs, then it stands still for what was written meanwhile and the device state, and
  * goes on. When that connection ends, or anything fails, before the last word, the VM is what it was.
+ *
+ * One of the disk alone copies nothing. What the guest holds of its files is in its memory, so the guest writes it out first:
+ * once while it runs, and the little that came since while its commands stand still. Which pages were written stays noted
+ * for the next one that holds memory.
  */
 #include "base/cleanup.h"
 #include "base/text.h"
@@ -13,6 +17,7 @@
 #define ROUND_ENOUGH 256    /* pages: fewer are worth no further round */
 #define DEATH_MS 200        /* from memory that cannot be read to a process that can be reaped */
 #define HANDSHAKE_MS 120000 /* the broker writes files back meanwhile */
+#define SYNC_MS 60000       /* the guest its file system, while it runs */
 
 struct job {
     int fd_memory, fd_devices;
@@ -71,13 +76,32 @@ static bool copy_ahead(struct vm *vm, struct job *job, bool first) {
     return true;
 }
 
+/* Of one that holds the disk alone: the guest writes out what it has of it. */
+static bool sync_ahead(struct vm *vm, struct job *job) {
+    if (!job->was_running)
+        return operate_refuse(vm, "conflict", "the VM is paused, and its guest cannot write out what it holds");
+    call_begin(&vm->call, REC_SYNC);
+    (void)record_put_u64(&vm->call.request, TAG_TIMEOUT_MS, SYNC_MS);
+    if (step_ask_quietly(vm, step_deadline(vm, SYNC_MS + START_MS))) {
+        vm_timing(vm, "sync_ms", &job->since);
+        return true;
+    }
+    return step_is_over(vm) ? false : operate_refuse(vm, "guest_busy", "%s", vm->call.error.text);
+}
+
 static bool stand(struct vm *vm, struct job *job) {
     job->stalled_since_ns = job->since = clock_monotonic_ns();
     if (!job->was_running)
         return true;
     if (vm->operation.request.stop)
         vm_set_state(vm, VM_PAUSING);
-    return operate_stand(vm, &job->since);
+    return operate_stand(vm, vm->operation.request.disk_alone, &job->since);
+}
+
+/* The broker clones the disk meanwhile. */
+static bool hold_still(struct vm *vm, uint64_t pages) {
+    tell(vm, "stopped", pages);
+    return wait_for(vm, &vm->operation.may_go);
 }
 
 /* The device state, and the pages that were written last. What QEMU could not write is no reason to lose the VM. */
@@ -95,8 +119,7 @@ static bool save(struct vm *vm, struct job *job) {
         return failed(vm, &err);
     job->pages += pages;
     vm_timing(vm, "copy_ms", &job->since);
-    tell(vm, "stopped", pages);
-    return wait_for(vm, &vm->operation.may_go);
+    return hold_still(vm, pages);
 }
 
 /* Runs again what ran, also after a failure. */
@@ -116,18 +139,28 @@ static void finish(struct vm *vm, struct job *job) {
                   (json_int_t)job->pages * 4096, "stall_us", job->was_running ? (json_int_t)job->stall_us : 0);
 }
 
+static bool take_all(struct vm *vm, struct job *job) {
+    if (!copy_ahead(vm, job, true))
+        return false;
+    vm_timing(vm, "ahead_ms", &job->since);
+    tell(vm, "copied", job->pages);
+    return wait_for(vm, &vm->operation.may_stop) && copy_ahead(vm, job, false) && stand(vm, job) && save(vm, job);
+}
+
+static bool take_disk(struct vm *vm, struct job *job) {
+    if (!sync_ahead(vm, job))
+        return false;
+    tell(vm, "copied", 0);
+    return wait_for(vm, &vm->operation.may_stop) && stand(vm, job) && hold_still(vm, 0);
+}
+
 bool operate_snapshot(struct vm *vm) {
     const struct operation *o = &vm->operation;
     struct job job = {.fd_memory = o->fds[0],
                       .fd_devices = o->fds[1],
                       .was_running = vm->state == VM_RUNNING,
                       .since = clock_monotonic_ns()};
-    bool good = copy_ahead(vm, &job, true);
-    if (good) {
-        vm_timing(vm, "ahead_ms", &job.since);
-        tell(vm, "copied", job.pages);
-        good = wait_for(vm, &o->may_stop) && copy_ahead(vm, &job, false) && stand(vm, &job) && save(vm, &job);
-    }
+    bool good = o->request.disk_alone ? take_disk(vm, &job) : take_all(vm, &job);
     if (!good) {
         (void)go_on(vm, &job);
         return false;

@@ -15,7 +15,7 @@
 #define IDENTITY_MS 30000 /* hooks of the image run in it */
 #define START_MS 30000
 #define SAVE_MS 30000
-#define FREEZE_MS 15000 /* the agent itself gives up after 5 s */
+#define FREEZE_MS 15000 /* the agent itself gives up after 5 s, and 5 s of writing out */
 
 struct deadline step_deadline(const struct vm *vm, uint64_t ms);
 bool step_is_over(const struct vm *vm);
@@ -46,9 +46,12 @@ void run_blank(struct vm *vm);
 /* VMM started and held, then given the files of the configuration, then up. */
 bool load_vmm(struct vm *vm, enum vmm_purpose purpose, uint64_t *since);
 bool operate_load(struct vm *vm);
+/* Whoever holds a shared RAM file writable could rewrite the memory of every clone: not even given to the VMM. */
+bool load_is_read_only(int fd);
 
 /* --- boot.c --- */
 void run_template_boot(struct vm *vm);
+void run_boot(struct vm *vm);
 
 /* --- operate.c --- */
 /* Carries out the operation that was taken in; returns with none. */
@@ -57,9 +60,9 @@ void operate(struct vm *vm);
 bool operate_refuse(struct vm *vm, const char *code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 /* `done` of the operation as it stands, once. */
 void operate_answer(struct vm *vm);
-/* Commands frozen, streams standing still, machine stopped. False: it runs as before and the operation is refused, or
+/* Commands frozen, with `sync` the guest's root file system written out, streams standing still, machine stopped. False: it runs as before and the operation is refused, or
  * the VM failed. */
-bool operate_stand(struct vm *vm, uint64_t *since);
+bool operate_stand(struct vm *vm, bool sync, uint64_t *since);
 /* And back: the machine goes on, and with the clock right the commands. */
 bool operate_go_on(struct vm *vm, uint64_t *since);
 

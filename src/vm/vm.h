@@ -30,7 +30,7 @@ enum vm_state {
     VM_BLANK,       /* held until `load`: it has no files and no guest */
     VM_RESTORING,   /* clone: device state is loaded */
     VM_WARM,        /* loaded, exercised and standing still, nobody's yet */
-    VM_BOOTING,     /* template_boot: until the agent's HELLO_ACK */
+    VM_BOOTING,     /* template_boot, boot: until the agent's HELLO_ACK */
     VM_PROBING,     /* template_boot: start command and readiness probe */
     VM_IDENTIFYING, /* the guest becomes this generation */
     VM_RUNNING,     /* streams are served */

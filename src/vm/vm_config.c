@@ -12,8 +12,10 @@
 #include <sys/types.h>
 #include <unistd.h>
 
-static const char *const mode_names[] = {
-    [VM_MODE_CLONE] = "clone", [VM_MODE_TEMPLATE_BOOT] = "template_boot", [VM_MODE_BLANK] = "blank"};
+static const char *const mode_names[] = {[VM_MODE_CLONE] = "clone",
+                                         [VM_MODE_TEMPLATE_BOOT] = "template_boot",
+                                         [VM_MODE_BLANK] = "blank",
+                                         [VM_MODE_BOOT] = "boot"};
 
 const char *vm_mode_name(enum vm_mode mode) {
     return mode_names[mode];
@@ -93,10 +95,14 @@ static int parse_mode(const json_t *obj, enum vm_mode *ret, struct sp_error *err
             *ret = (enum vm_mode)i;
             return 0;
         }
-    return sp_error_field(err, SP_E_INVALID, "broker.mode", "must be clone, template_boot or blank");
+    return sp_error_field(err, SP_E_INVALID, "broker.mode", "must be clone, template_boot, blank or boot");
 }
 
-/* A blank has no files yet; every other VM has all of them. */
+/* A blank has no files yet, and what boots no device state; every other VM has all of them. */
+static bool has_file(enum vm_mode mode, const char *key) {
+    return mode != VM_MODE_BLANK && !(mode == VM_MODE_BOOT && strcmp(key, "devices") == 0);
+}
+
 static int parse_fds(const json_t *broker, struct vm_config *c, struct sp_error *err) {
     static const char *const keys[] = {"control", "guest", "stub", "tap", "memory", "disk", "devices", NULL};
     int *const targets[] = {&c->fd_control, &c->fd_guest, &c->fd_stub,   &c->fd_tap,
@@ -111,9 +117,9 @@ static int parse_fds(const json_t *broker, struct vm_config *c, struct sp_error 
     r = json_check_keys(fds, "broker.fds", keys, err);
     for (size_t i = 0; r >= 0 && keys[i]; i++) {
         uint64_t fd = 0;
-        if (i >= files && c->mode == VM_MODE_BLANK) {
+        if (i >= files && !has_file(c->mode, keys[i])) {
             if (json_object_get(fds, keys[i]))
-                r = sp_error_field(err, SP_E_INVALID, "broker.fds", "a blank has no %s", keys[i]);
+                r = sp_error_field(err, SP_E_INVALID, "broker.fds", "a %s has no %s", vm_mode_name(c->mode), keys[i]);
             continue;
         }
         r = json_get_u64(fds, "broker.fds", keys[i], 3, 65535, &fd, err);

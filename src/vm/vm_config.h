@@ -8,8 +8,8 @@
  * STUB_PID   the stub's pid as clone() returned it in the process that becomes space-vm (which is the stub's parent).
  *
  * {"broker": {                    what the broker checked or made itself
- *    "id": "sbx_…"|"tpb_…"|"spr_…", "mode": "clone"|"template_boot"|"blank", "kernel": "stock"|"lean",
- *    "accelerator": "tcg"|"kvm", "vcpus": 1..32, "memory_mib": 64..262144,
+ *    "id": "sbx_…"|"tpb_…"|"spr_…", "mode": "clone"|"template_boot"|"blank"|"boot",
+ *    "kernel": "stock"|"lean", "accelerator": "tcg"|"kvm", "vcpus": 1..32, "memory_mib": 64..262144,
  *    "qemu": "/usr/bin/qemu-system-x86_64",          path in the VMM's root
  *    "vm_dir": "/vm",                                directory in the VMM's root, see below
  *    "fds": {"control": N, "guest": N, "stub": N, "tap": N, "memory": N, "disk": N, "devices": N} },
@@ -29,16 +29,16 @@
  *   stub     connected SOCK_SEQPACKET   vmm/stub.h
  *   tap      one queue, IFF_TAP | IFF_NO_PI | IFF_VNET_HDR (always VNET_HDR: a snapshot only loads with the same), down
  *   memory   clone: the snapshot's memory, O_RDONLY (a writable one is refused). template_boot: a file of exactly
- *            memory_mib MiB (sparse), O_RDWR, on the reflink file system
+ *            memory_mib MiB (sparse), O_RDWR, on the reflink file system. boot: such a file, O_RDONLY (it stays empty)
  *   disk     the VM's own image, O_RDWR
- *   devices  clone: the snapshot's `devices`, O_RDONLY. template_boot: sandboxes/<id>/devices, empty, O_WRONLY
+ *   devices  clone: the snapshot's `devices`, O_RDONLY. template_boot: sandboxes/<id>/devices, empty, O_WRONLY. A boot has none
  * memory, disk and devices are absent for a blank and come with `load`, as SCM_RIGHTS in this order, of the kinds of a
  * clone. `snapshot` brings two: memory, a clone of the base's, O_RDWR; devices, empty, O_WRONLY. All of them go on to the
  * VMM by descriptor (vmm/preload_wire.h): neither jail needs a path to one. Their owner and mode matter to nobody here.
  *
  * <vm_dir> in the VMM's root, owned by root, not writable by the VM's uid. `disk.img` and `memory` in it are names the
  * VMM is told and never reach the file system: nothing needs to be there.
- *   kernel, initrd   template_boot only, 0444
+ *   kernel, initrd   template_boot and boot, 0444
  *   preload.so       libexec/space/space-vmm-preload.so, 0444; in every mode
  *
  * space-vm needs /proc of its own pid namespace (subset=pid, read-only): it opens the VMM's pagemap and mem before it
@@ -70,7 +70,7 @@
 #define VM_CONFIG_MEMORY_MIB_MAX 262144
 #define VM_CONFIG_DEADLINE_MS_MAX 3600000
 
-enum vm_mode { VM_MODE_CLONE, VM_MODE_TEMPLATE_BOOT, VM_MODE_BLANK };
+enum vm_mode { VM_MODE_CLONE, VM_MODE_TEMPLATE_BOOT, VM_MODE_BLANK, VM_MODE_BOOT };
 
 struct vm_command {
     char **argv; /* NULL-ended; NULL: no command */
@@ -91,7 +91,7 @@ struct vm_config {
     char qemu[256];
     char vm_dir[128];
     int fd_control, fd_guest, fd_stub, fd_tap;
-    int fd_memory, fd_disk, fd_devices; /* -1: a blank has none yet */
+    int fd_memory, fd_disk, fd_devices; /* -1: a blank has none yet, a boot no devices */
     /* node */
     bool acpi;
     uint64_t tsc_khz; /* 0: unknown, left out of the kernel's command line */
@@ -104,7 +104,7 @@ struct vm_config {
     uint64_t output_window;
     uint64_t session_retention_ms; /* 0: the agent's own default */
     struct vm_command probe;       /* template_boot: run until it passes */
-    struct vm_command start;       /* template_boot: started once, left running */
+    struct vm_command start;       /* template_boot, boot: started once, left running */
     uint64_t deadline_ms;          /* from space-vm's start to `running` or `saved` */
 };
 

@@ -9,7 +9,7 @@
  *
  * A VMM is started before its files are known: it stands still, held, until it is given its RAM file and its disk.
  *
- * Order for a boot:    start → wait_held → give_files → wait_up → (VM runs) … → stop → save → kill
+ * Order for a boot:    start → wait_held → give_files → wait_up → (VM runs) …
  * Order for a restore: start → wait_held → give_files → wait_up → load (VM stopped) → cont → …
  * Snapshot of a VM that goes on: stop → save → cont, as often as one likes.
  */
@@ -35,8 +35,9 @@ struct machine {
     uint64_t tsc_khz; /* 0: left to the guest's own calibration */
 };
 enum vmm_purpose {
-    VMM_BOOT,    /* kernel and initrd are loaded, RAM is the shared file itself */
-    VMM_RESTORE, /* waits for a device state; RAM is a private view of the file, opened read-only */
+    VMM_BOOT,         /* kernel and initrd are loaded, RAM is the shared file itself */
+    VMM_BOOT_PRIVATE, /* the same, but RAM is a private view of the file, opened read-only */
+    VMM_RESTORE,      /* waits for a device state; RAM is a private view likewise */
 };
 
 /* Numbers the VMM's descriptors have in the VMM; the driver's argv names them. 0 is an empty stdin, 1 and 2 the log. */
@@ -123,7 +124,7 @@ struct vmm_driver {
     int (*start)(const struct vmm_start *start, struct deadline d, struct vmm **ret, struct sp_error *err);
     /* Until it stands where it needs its files; nothing of a guest has run. */
     int (*wait_held)(struct vmm *v, struct deadline d, struct sp_error *err);
-    /* Once. RAM: O_RDONLY to restore, O_RDWR to boot; the disk O_RDWR. Both stay the caller's. */
+    /* Once. RAM: O_RDWR for VMM_BOOT, else O_RDONLY; the disk O_RDWR. Both stay the caller's. */
     int (*give_files)(struct vmm *v, int fd_memory, int fd_disk, struct deadline d, struct sp_error *err);
     /* Until the control connection answers; v->ram is known then. */
     int (*wait_up)(struct vmm *v, struct deadline d, struct sp_error *err);
@@ -135,7 +136,7 @@ struct vmm_driver {
     int (*save)(struct vmm *v, int fd, struct deadline d, struct sp_error *err);
     int (*stop)(struct vmm *v, struct deadline d, struct sp_error *err);
     int (*cont)(struct vmm *v, struct deadline d, struct sp_error *err);
-    /* Machine reset, into a new boot of the same kernel (VMM_BOOT only). */
+    /* Machine reset, into a new boot of the same kernel (not VMM_RESTORE). */
     int (*reset)(struct vmm *v, struct deadline d, struct sp_error *err);
     /* Whether the guest's clock events come from the local APIC of vCPU 0. A guest that booted on a busy host may have
      * found it unreliable and fallen back to a PIT, which wakes it and the host four times as often for ever. */

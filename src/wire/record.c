@@ -107,6 +107,7 @@ static const struct {
     {REC_PROBE, "PROBE", {TAG_ARGV, 0}},
     {REC_LIST, "LIST", {0}},
     {REC_PROCESS, "PROCESS", {TAG_PROCESS_ID, TAG_STATE, 0}},
+    {REC_SYNC, "SYNC", {0}},
 };
 
 const char *record_tag_name(uint16_t tag) {

@@ -44,6 +44,7 @@ enum record_type {
     REC_PROBE = 34,
     REC_LIST = 35,
     REC_PROCESS = 36,
+    REC_SYNC = 37,
 };
 
 enum record_tag {

@@ -190,7 +190,7 @@ class Broker:
         return digest
 
     def start_vm(self, template, mode="clone", id=None, client=None, wait=True, **fields):
-        prefix = {"clone": "sbx", "template_boot": "tpb", "blank": "spr"}[mode]
+        prefix = {"clone": "sbx", "template_boot": "tpb", "blank": "spr", "boot": "sbx"}[mode]
         request = {"id": id or vm_id(prefix), "mode": mode, **({"template": template} if template else {}),
                    "kernel": "stock", "accelerator": "tcg", "vcpus": 1, "memory_mib": 64, "config": {"acpi": True}, **fields}
         client = client or self.client

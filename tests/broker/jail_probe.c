@@ -462,6 +462,19 @@ out:
     return stays;
 }
 
+/* The disk alone: nothing comes with the request, and nothing is left behind but the broker's clone. */
+static bool snapshot_disk(int sock, const char *seq) {
+    vm.snapshots++;
+    tell(sock, "{\"event\":\"snapshot\",\"seq\":%s,\"step\":\"copied\",\"pages\":0}", seq);
+    if (!next_is(sock, "snapshot_stop") || behaves("die"))
+        return false;
+    tell(sock, "{\"event\":\"snapshot\",\"seq\":%s,\"step\":\"stopped\"}", seq);
+    if (!next_is(sock, "snapshot_go"))
+        return false;
+    tell(sock, "{\"event\":\"done\",\"seq\":%s,\"ok\":true,\"pages\":0,\"ranges_file_bytes\":0,\"stall_us\":321}", seq);
+    return true;
+}
+
 /* false: the connection is to be closed. */
 static bool on_request(int sock, const char *data, const int *fds, size_t n_fds) {
     char request[32], seq[24], key[64], then[16];
@@ -483,6 +496,8 @@ static bool on_request(int sock, const char *data, const int *fds, size_t n_fds)
     }
     if (strcmp(request, "snapshot") == 0 && n_fds == 2)
         return snapshot(sock, seq, key, strcmp(then, "stop") == 0, fds);
+    if (strcmp(request, "snapshot_disk") == 0 && n_fds == 0)
+        return snapshot_disk(sock, seq);
     if (strcmp(request, "snapshot_committed") == 0) {
         (void)snprintf(vm.committed, sizeof(vm.committed), "%s", key);
         tell(sock, "{\"event\":\"done\",\"seq\":%s,\"ok\":true}", seq);

@@ -57,6 +57,114 @@ def test_take(broker):
     print(reply["timings_us"])
 
 
+def disk(broker, vm, key=None):
+    return broker.take(vm, key, content="disk")
+
+
+def manifest_of(broker, key):
+    return json.loads((path_of(broker, key) / "manifest.json").read_text())
+
+
+def test_take_the_disk_alone(broker):
+    """No memory, no word of it to space-vm; the next one with memory begins where the last such left off."""
+    vm = clone(broker)
+    broker.tell(vm["id"], "write 7")
+    key, reply = disk(broker, vm)
+    assert (reply["existed"], reply["pages"], reply["memory_bytes"], reply["stall_us"], reply["extents"]) == (False, 0, 0, 321, 0)
+    path = path_of(broker, key)
+    assert sorted(os.listdir(path)) == ["disk.img", "disk.img.pieces", "manifest.json"]
+    for name in os.listdir(path):
+        st = (path / name).stat()
+        assert (st.st_uid, st.st_gid, stat.S_IMODE(st.st_mode)) == (0, 0, 0o444), name
+    data = (path / "disk.img").read_bytes()
+    assert data[7 * 256 * 1024:][:6] == b"disk 7" and (path / "disk.img.pieces").read_bytes() == pieces(data)
+    manifest = manifest_of(broker, key)
+    assert manifest["content"] == "disk" and manifest["base"] == broker.image_key and list(manifest["files"]) == ["disk.img"]
+    assert reply["pieces_hashed"] == 1 and broker.state_of(vm["id"])["committed"] == ""
+    stats = broker.client.call("snapshot_stat", snapshot=key)
+    assert stats["memory_bytes"] == 0 and stats["disk_bytes"] > 0 and reply["exclusive_bytes"] < MIB
+    broker.tell(vm["id"], "write 9")
+    second, reply = disk(broker, vm)
+    assert reply["pieces_hashed"] == 1 and manifest_of(broker, second)["base"] == key  # only what came since
+    full, reply = broker.take(vm)
+    assert manifest_of(broker, full)["base"] == broker.image_key and manifest_of(broker, full)["content"] == "full"
+    assert reply["pieces_hashed"] <= 2, "memory's pieces; the disk is as it was"
+    for name in ("memory", "disk.img"):
+        assert (path_of(broker, full) / (name + ".pieces")).read_bytes() == pieces((path_of(broker, full) / name).read_bytes())
+    assert broker.state_of(vm["id"])["committed"] == full
+    _, again = disk(broker, vm, key)
+    assert again["existed"]
+
+
+def test_disks_come_and_go_beside_the_base(broker):
+    """Nothing depends on one: it goes while its VM lives, also between two others and over a restart."""
+    vm = clone(broker)
+    keys = []
+    for i in range(3):
+        broker.tell(vm["id"], "write %d" % i)
+        keys.append(disk(broker, vm)[0])
+    broker.client.call("snapshot_remove", snapshot=keys[1])
+    broker.client.call("snapshot_remove", snapshot=keys[2])
+    refused("conflict", broker.client.call, "snapshot_remove", snapshot=broker.image_key)
+    broker.stop()
+    broker.start()
+    key, reply = broker.take(vm)
+    assert (path_of(broker, key) / "disk.img.pieces").read_bytes() == pieces((path_of(broker, key) / "disk.img").read_bytes())
+    copied = vm_id("snp")
+    assert broker.client.call("snapshot_copy", snapshot=keys[0], to=copied)["memory_bytes"] == 0
+    assert sorted(os.listdir(path_of(broker, copied))) == ["disk.img", "disk.img.pieces", "manifest.json"]
+    broker.client.call("snapshot_remove", snapshot=keys[0])
+    booted = broker.start_vm(broker.image_template, mode="boot", snapshot=copied)
+    assert alive(booted["pid"])
+
+
+def test_boot_on_a_disk(broker):
+    """RAM is an empty file that nobody can write to; its first snapshot with memory begins with none."""
+    vm = clone(broker)
+    broker.tell(vm["id"], "write 5")
+    key, _ = disk(broker, vm)
+    full, _ = broker.take(vm)
+    refused("invalid", broker.start_vm, broker.image_template, snapshot=key)
+    refused("invalid", broker.start_vm, broker.image_template, mode="boot", snapshot=full)
+    refused("not_found", broker.start_vm, broker.image_template, mode="boot", snapshot=vm_id("snp"))
+    blank = broker.blank()
+    refused("invalid", broker.load, blank, broker.image_template, key)
+    booted = broker.start_vm(broker.image_template, mode="boot", snapshot=key)
+    report = broker.report(booted["id"])
+    fds = report["config"]["broker"]["fds"]
+    assert sorted(fds) == ["control", "disk", "guest", "memory", "stub", "tap"] and report["config"]["broker"]["mode"] == "boot"
+    memory = report["vm"]["fds"][str(fds["memory"])]
+    assert memory == {"kind": "file", "access": os.O_RDONLY, "size": 64 * MIB}
+    assert {"/vm/kernel", "/vm/initrd"} <= {f["path"] for f in report["vmm"]["files"]}
+    own = broker.state / "store" / "sandboxes" / booted["id"]
+    st = (own / "memory").stat()
+    assert (st.st_uid, stat.S_IMODE(st.st_mode), st.st_blocks) == (0, 0o444, 0)
+    assert (own / "disk.img").read_bytes()[5 * 256 * 1024:][:6] == b"disk 5"
+    assert next(v for v in broker.client.call("vm_list")["vms"] if v["id"] == booted["id"])["mode"] == "boot"
+    refused("conflict", broker.client.call, "snapshot_remove", snapshot=key)  # its base
+    broker.stop()
+    broker.start()
+    refused("conflict", broker.client.call, "snapshot_remove", snapshot=key)
+    mine, reply = broker.take(booted)
+    assert manifest_of(broker, mine)["base"] == key and reply["pieces_hashed"] <= 2 + 1
+    data = (path_of(broker, mine) / "memory").read_bytes()
+    assert len(data) == 64 * MIB and data[MIB:MIB + 10] == b"snapshot 1" and not any(data[:MIB])
+    assert (path_of(broker, mine) / "memory.pieces").read_bytes() == pieces(data)
+    broker.client.call("snapshot_remove", snapshot=key)
+    woken = broker.start_vm(broker.image_template, snapshot=mine)
+    assert alive(woken["pid"]) and broker.take(woken)[1]["existed"] is False
+
+
+def test_disk_that_was_changed_is_not_booted(broker):
+    vm = clone(broker)
+    key, _ = disk(broker, vm)
+    broker.client.call("vm_stop", id=vm["id"])
+    broker.stop()
+    tamper(path_of(broker, key) / "disk.img", 100000, b"x")
+    broker.start()
+    refused("corrupt", broker.start_vm, broker.image_template, mode="boot", snapshot=key)
+
+
 def test_again_by_name(broker):
     vm = clone(broker)
     key, first = broker.take(vm)
@@ -278,6 +386,33 @@ def test_taking_fails(faulty, step, action):
     assert (path_of(faulty, key2) / "memory.pieces").read_bytes() == pieces((path_of(faulty, key2) / "memory").read_bytes())
     assert json.loads((path_of(faulty, key2) / "manifest.json").read_text())["base"] == \
         (key if done and step == "committed" else faulty.image_key)
+    faulty.stop_all()
+    assert not left(faulty)
+
+
+@pytest.mark.parametrize("step,action", [(s, a) for i, s in enumerate(STEPS) for a in [("error", "enospc", "kill", "kill_broker")[i % 4]]])
+def test_taking_a_disk_fails(faulty, step, action):
+    """The same steps; whatever is cut off, the next one with memory is whole and begins where it would have."""
+    restart(faulty, "snapshot.%s:%s" % (step, action))
+    vm = clone(faulty)
+    faulty.report(vm["id"])
+    key = vm_id("snp")
+    seq = faulty.client.send("vm_snapshot", id=vm["id"], snapshot=key, then="resume", content="disk", manifest={})
+    if action == "kill_broker":
+        faulty.wait_dead()
+    else:
+        try:
+            faulty.client.reply(seq)
+        except Refused as e:
+            assert e.args[0] == CODES[action]
+    restart(faulty)
+    done = step == "committed" or (step == "record" and action in ("kill", "kill_broker"))
+    assert names(faulty) == sorted([faulty.image_key] + [key] * done)
+    assert faulty.state_of(vm["id"])["paused"] is False
+    full, _ = faulty.take(vm)
+    for name in ("memory", "disk.img"):
+        assert (path_of(faulty, full) / (name + ".pieces")).read_bytes() == pieces((path_of(faulty, full) / name).read_bytes())
+    assert manifest_of(faulty, full)["base"] == faulty.image_key
     faulty.stop_all()
     assert not left(faulty)
 

@@ -77,6 +77,8 @@ class FakeNode:
     @staticmethod
     def snapshot_of(item, state="ready", **more):
         done = {"memory_bytes": 1 << 20, "disk_bytes": 4096, "exclusive_bytes": 8192, "stall_us": 3000}
+        if item["snapshot"]["content"] == "disk":
+            done["memory_bytes"] = 0
         return {"id": item["snapshot"]["id"], "state": state, **(done if state == "ready" else {}), **more}
 
     def obey(self, item):
@@ -87,7 +89,8 @@ class FakeNode:
         if item["observed"] in ("creating", "waking"):
             if item["start"] and item["start"]["snapshot_id"] not in self.snapshots:
                 return []
-            return [{**self.running(item), "start_kind": "warm"}]
+            boots = item["start"] and item["start"]["content"] == "disk"
+            return [{**self.running(item), "start_kind": "boot" if boots else "warm"}]
         if item["observed"] in ("pausing", "suspending") or more:
             if more:
                 self.snapshots.add(item["snapshot"]["id"])

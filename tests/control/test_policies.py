@@ -66,14 +66,15 @@ def test_lifecycle_of_the_api(api):
                                              "checkpoint": {"every_s": 3600, "keep_hourly": 24}}}).json["lifecycle"]
     assert changed == {"idle_pause_after_s": 600, "idle_suspend_after_s": None, "delete_after_s": None, "max_life_s": None,
                        "wake_on_traffic": False,
-                       "checkpoint": {"every_s": 3600, "keep_last": 1, "keep_hourly": 24, "keep_daily": 0}}
+                       "checkpoint": {"every_s": 3600, "content": "full", "keep_last": 1, "keep_hourly": 24, "keep_daily": 0}}
     changed = api.patch(path, {"name": "x", "lifecycle": {"checkpoint": None, "idle_pause_after_s": None}}).json
     assert changed["lifecycle"]["checkpoint"] is None and changed["lifecycle"]["idle_pause_after_s"] is None
     assert changed["lifecycle"]["wake_on_traffic"] is False and changed["name"] == "x"
     for bad, field in (({"max_life_s": -1}, "max_life_s"), ({"max_life_s": 31536001}, "max_life_s"),
                        ({"idle": 1}, "idle"), ({"wake_on_traffic": 1}, "wake_on_traffic"),
                        ({"checkpoint": {"every_s": 59}}, "checkpoint.every_s"), ({"checkpoint": {}}, "checkpoint.every_s"),
-                       ({"checkpoint": {"every_s": 60, "keep_last": 101}}, "checkpoint.keep_last")):
+                       ({"checkpoint": {"every_s": 60, "keep_last": 101}}, "checkpoint.keep_last"),
+                       ({"checkpoint": {"every_s": 60, "content": "memory"}}, "checkpoint.content")):
         refused = api.patch(path, {"lifecycle": bad})
         assert refused.status == 400 and refused.json["field"] == f"lifecycle.{field}", refused
 
@@ -158,6 +159,38 @@ def test_checkpoints_and_their_tiers(api, clocked):
     api.delete(f"/v1/sandboxes/{box['id']}", prefer=20)
     clocked.sql("UPDATE snapshots SET used_at = now() - interval '1 minute'")
     wait_for(lambda: api.get(path).json["items"] == [], what="removal with the sandbox")
+
+
+def test_checkpoints_of_the_disk_alone(api, clocked):
+    """Each content has its own tiers; what a sandbox once woke from stays while nothing newer holds memory."""
+    box = make(api, checkpoint={"every_s": 600})
+    path = f"/v1/snapshots?sandbox_id={box['id']}&state=ready"
+
+    def last():
+        return api.get(f"/v1/sandboxes/{box['id']}").json["snapshot_id"]
+
+    def checkpoint():
+        before = last()
+        advance(clocked, 601)
+        wait_for(lambda: last() != before, what="one")
+        return api.get(f"/v1/snapshots/{last()}").json
+
+    api.post(f"/v1/sandboxes/{box['id']}/suspend", {}, prefer=20)
+    slept = last()
+    api.post(f"/v1/sandboxes/{box['id']}/wake", {}, prefer=20)
+    api.patch(f"/v1/sandboxes/{box['id']}", {"lifecycle": {"checkpoint": {"every_s": 600, "content": "disk", "keep_last": 2}}})
+    taken = [checkpoint() for _ in range(4)]
+    assert all(x["content"] == "disk" and x["kind"] == "checkpoint" and x["memory_bytes"] == 0 for x in taken)
+    clocked.sql("UPDATE snapshots SET used_at = now() - interval '1 minute'")
+    ids = lambda: [x["id"] for x in api.get(path).json["items"]]  # noqa: E731
+    wait_for(lambda: ids() == [taken[3]["id"], taken[2]["id"], slept], what="two of the disk, and what it slept on")
+    api.patch(f"/v1/sandboxes/{box['id']}", {"lifecycle": {"checkpoint": {"every_s": 600, "content": "full", "keep_last": 1}}})
+    full = checkpoint()
+    assert full["content"] == "full"
+    clocked.sql("UPDATE snapshots SET used_at = now() - interval '1 minute'")
+    wait_for(lambda: ids() == [full["id"], taken[3]["id"]], what="one of each")
+    op = api.get(f"/v1/operations?sandbox_id={box['id']}").json["items"][0]
+    assert op["kind"] == "snapshot" and op["reason"] == "checkpoint"
 
 
 def test_operation_in_flight_is_left_alone(api, clocked):

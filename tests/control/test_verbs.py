@@ -120,6 +120,49 @@ def test_snapshots_are_objects(api, running):
     assert api.delete(f"/v1/snapshots/{x['id']}").code == "not_found"
 
 
+def test_snapshot_of_the_disk_alone(api, running):
+    """Taken while it runs only; whoever starts from one boots."""
+    box = running()
+    full = named(api, box)
+    assert full["content"] == "full"
+    x = named(api, box, name="files", content="disk")
+    assert x["content"] == "disk" and x["kind"] == "snapshot" and x["memory_bytes"] == 0 and x["disk_bytes"]
+    assert api.get(f"/v1/sandboxes/{box['id']}").json["snapshot_id"] == x["id"]
+    assert [s["content"] for s in api.get(f"/v1/snapshots?sandbox_id={box['id']}").json["items"]] == ["disk", "full"]
+    back = done(do(api, box, "rollback", {"snapshot_id": x["id"]}), "running")
+    assert back["operation"]["start_kind"] == "boot" and back["sandbox"]["generation"] == 2
+    assert back["sandbox"]["start_kind"] == "boot"
+    made = done(api.post("/v1/sandboxes", {"snapshot_id": x["id"]}, prefer=20), "running")
+    assert made["operation"]["start_kind"] == "boot"
+    done(do(api, box, "pause"), "paused")
+    for state in ("paused", "suspended"):
+        refused = do(api, box, "snapshot", {"content": "disk"}, prefer=None)
+        assert refused.status == 409 and refused.code == "wrong_state" and refused.json["field"] == "content", refused
+        assert state in refused.json["detail"]
+        done(do(api, box, "suspend"), "suspended")
+    # What it is suspended on holds memory, whatever came before.
+    woken = done(do(api, box, "wake"), "running")
+    assert woken["operation"]["start_kind"] == "warm"
+
+
+def test_failed_is_woken_from_a_disk_too(quiet):
+    """From the last good one, whatever it holds; and its node is told which that is."""
+    w, node, api, box = quiet
+    for content in ("full", "disk"):
+        do(api, box, "snapshot", {"content": content}, prefer=None)
+        i = item(node, box)
+        assert i["snapshot"]["content"] == content and i["start"] is None
+        node.observe(node.says(i, "running", True, snapshot=node.snapshot_of(i)))
+    node.observe(node.failed(i))
+    node.observe(node.gone(i))
+    op = do(api, box, "wake", prefer=None).json
+    again = item(node, box)
+    assert again["start"] == {"snapshot_id": i["snapshot"]["id"], "content": "disk"} and again["generation"] == 2
+    node.observe({**node.running(again), "start_kind": "boot"})
+    assert api.get(f"/v1/operations/{op['operation_id']}").json["start_kind"] == "boot"
+    assert api.get(f"/v1/sandboxes/{box['id']}").json["snapshot_id"] == i["snapshot"]["id"]
+
+
 def test_create_from_a_snapshot(api, running):
     box = running(metadata={"a": "b"}, resources={"vcpus": 2, "memory_mib": 256})
     x = named(api, box)
@@ -293,7 +336,7 @@ def test_wake_of_a_suspended_one_that_fails(quiet):
                    lambda i, op: node.says(i, "suspended", operation={"id": op, "error": {"code": "no_capacity"}})):
         op = do(api, box, "wake", prefer=None).json["operation_id"]
         i = item(node, box)
-        assert i["desired"] == "running" and i["start"] == {"snapshot_id": kept} and i["observed"] == "waking"
+        assert i["desired"] == "running" and i["start"] == {"snapshot_id": kept, "content": "full"} and i["observed"] == "waking"
         node.observe(node.says(i, "creating"))
         assert api.get(f"/v1/operations/{op}").json["state"] == "running"
         node.observe(report(i, op))
@@ -317,7 +360,7 @@ def test_failed_is_woken_from_its_last_good_snapshot(quiet):
     op = do(api, box, "wake", prefer=None).json
     assert op["sandbox"]["state"] == "waking" and op["sandbox"]["generation"] == 2 and op["sandbox"]["error"] is None
     again = item(node, box)
-    assert again["start"] == {"snapshot_id": i["snapshot"]["id"]} and again["generation"] == 2
+    assert again["start"] == {"snapshot_id": i["snapshot"]["id"], "content": "full"} and again["generation"] == 2
     assert node.observe(node.running(i))["accepted"] == 0, "another generation's"
     node.observe(node.running(again, ready=False))
     assert api.get(f"/v1/sandboxes/{box['id']}").json["state"] == "waking"
@@ -328,7 +371,7 @@ def test_failed_is_woken_from_its_last_good_snapshot(quiet):
     fork = do(api, box, "fork", prefer=None)
     assert fork.status == 202 and fork.json["sandbox"]["state"] == "failed"
     child = item(node, {"id": fork.json["children"][0]["sandbox_id"]})
-    assert child["start"] == {"snapshot_id": i["snapshot"]["id"]}
+    assert child["start"] == {"snapshot_id": i["snapshot"]["id"], "content": "full"}
     node.observe(node.running(child))
     assert api.get(f"/v1/operations/{fork.json['operation_id']}?wait=10").json["state"] == "succeeded"
     back = do(api, box, "rollback", {"snapshot_id": i["snapshot"]["id"]}, prefer=None)
@@ -371,7 +414,7 @@ def test_fork_whose_snapshot_fails(quiet):
     i = item(node, box)
     assert i["snapshot"]["kind"] == "fork" and len(node.desired) == 3
     for child in made["children"]:
-        assert node.desired[child["sandbox_id"]]["start"] == {"snapshot_id": i["snapshot"]["id"]}
+        assert node.desired[child["sandbox_id"]]["start"] == {"snapshot_id": i["snapshot"]["id"], "content": "full"}
     node.observe(node.says(i, "running", True, snapshot=node.snapshot_of(i, "failed", error={"code": "io"})))
     op = api.get(f"/v1/operations/{made['operation_id']}").json
     assert op["state"] == "failed" and op["error"]["code"] == "io"

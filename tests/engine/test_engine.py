@@ -48,6 +48,12 @@ def test_snapshots(kernel):
     run("vm-snapshot-test", kernel)
 
 
+@pytest.mark.parametrize("kernel", ["stock", "lean"])
+def test_disk_snapshots(kernel):
+    """Snapshots of the disk alone, and booting on one."""
+    run("vm-disk-test", kernel)
+
+
 def test_disk_full():
     """A full host disk stops the VM, which goes on by itself when there is room again; nothing the guest wrote is lost."""
     run("vm-disk-full-test", "lean" if (KERNELS / "lean/kernel.json").exists() else "stock", "--store-mib", "1600")

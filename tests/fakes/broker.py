@@ -14,7 +14,7 @@ from fakes import PATIENCE
 REQUESTS = {
     "hello": {"version"}, "vm_start": {"id", "mode", "template", "snapshot", "kernel", "accelerator", "vcpus", "memory_mib", "config"},
     "vm_load": {"id", "bind", "template", "snapshot", "config"}, "vm_bind": {"id", "sandbox"},
-    "vm_snapshot": {"id", "snapshot", "then", "manifest"}, "snapshot_copy": {"snapshot", "to", "manifest"},
+    "vm_snapshot": {"id", "snapshot", "then", "content", "manifest"}, "snapshot_copy": {"snapshot", "to", "manifest"},
     "snapshot_stat": {"snapshot"}, "snapshot_list": {"after"},
     "vm_stop": {"id"}, "vm_list": {"after"}, "snapshot_seal": {"id", "snapshot", "manifest"}, "snapshot_remove": {"snapshot"},
     "template_list": set(), "template_remove": {"template"}, "stat": set(), "sweep": {"known"}}
@@ -60,6 +60,9 @@ class FakeVm:
         script = self.broker.scripts.get(self.id) or self.broker.scripts.get(self.mode)
         if script:
             script(self)
+        elif self.mode == "boot":
+            self.set("booting")
+            self.set("running")
         elif self.mode == "clone":
             self.set("running")
         elif self.mode == "blank":
@@ -229,7 +232,8 @@ class FakeBroker:
         self.accelerators = ["tcg"]
         self.boot_time = 0.02
         self.page = 100
-        self.peak = {"clone": 0, "template_boot": 0, "blank": 0}
+        self.disks = set()      # of the snapshots: those of the disk alone
+        self.peak = {"clone": 0, "template_boot": 0, "blank": 0, "boot": 0}
         self.lock = threading.Condition()
         self.listener = None
         self.connections = []
@@ -323,13 +327,15 @@ class FakeBroker:
 
     def do_vm_start(self, fields):
         self.check_config(fields)
-        mode, prefix = fields["mode"], {"clone": "sbx_", "template_boot": "tpb_", "blank": "spr_"}
+        mode, prefix = fields["mode"], {"clone": "sbx_", "template_boot": "tpb_", "blank": "spr_", "boot": "sbx_"}
         assert fields["id"].startswith(prefix[mode]) and ("template" in fields) == (mode != "blank"), fields
-        assert ("snapshot" in fields) == (mode == "clone"), fields
+        assert ("snapshot" in fields) == (mode in ("clone", "boot")), fields
         if mode != "blank" and fields["template"] not in self.templates:
             raise Refusal("not_found", "template", "there is no template")
-        if mode == "clone" and fields["snapshot"] not in self.snapshots:
+        if "snapshot" in fields and fields["snapshot"] not in self.snapshots:
             raise Refusal("not_found", "snapshot", "there is no snapshot")
+        if "snapshot" in fields and (fields["snapshot"] in self.disks) != (mode == "boot"):
+            raise Refusal("invalid", "snapshot", "it holds something else")
         if fields["id"] in self.vms:
             raise Refusal("conflict", "id", "there is such a VM")
         self.vms[fields["id"]] = FakeVm(self, fields)
@@ -359,7 +365,7 @@ class FakeBroker:
     def do_vm_load(self, fields):
         self.check_config(fields)
         vm = self.spare(fields, "blank")
-        if fields["snapshot"] not in self.snapshots:
+        if fields["snapshot"] not in self.snapshots - self.disks:
             vm.state = "spoiled"
             raise Refusal("not_found", "snapshot", "there is no snapshot")
         if "bind" in fields:
@@ -389,7 +395,9 @@ class FakeBroker:
             return {"existed": True, **self.sizes()}
         if not vm or not vm.alive:
             raise Refusal("not_found", "id", "there is no VM")
-        if vm.state not in ("running", "paused"):
+        disk = fields.get("content", "full") == "disk"
+        assert fields.get("content", "full") in ("full", "disk") and not (disk and fields["then"] == "stop"), fields
+        if vm.state not in (("running",) if disk else ("running", "paused")):
             raise Refusal("conflict", "id", f"it is {vm.state}")
         with vm.lock:
             if fields["then"] == "stop":
@@ -397,6 +405,9 @@ class FakeBroker:
                 vm.snapshot = key
                 vm.set("paused")
         self.snapshots.add(key)
+        if disk:
+            self.disks.add(key)
+            return {"existed": False, "pages": 0, "stall_us": 9000, "timings_us": {}, **self.sizes(), "memory_bytes": 0}
         return {"existed": False, "pages": 200, "stall_us": 9000, "timings_us": {"copy": 1500}, **self.sizes()}
 
     @staticmethod

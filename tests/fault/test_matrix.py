@@ -52,6 +52,7 @@ class Rig:
             self.sid = api.create()
             guest.write(api, self.sid, "/home/user/base", self.sid)
             self.base = api.take_snapshot(self.sid, "base")
+            self.disk = api.operate(self.sid, "snapshot", {"content": "disk"})["snapshot_id"]
         now = api.sandbox(self.sid)["state"]
         if now != "running":
             api.wake(self.sid)
@@ -122,6 +123,7 @@ OPERATIONS = {
                                                              "resources": {"memory_mib": 256 + 4 * (1 + r.number % 200)}})),
     "pause": ("running", lambda r: ("POST", "/v1/sandboxes/%s/pause" % r.sid, None)),
     "snapshot": ("running", lambda r: ("POST", "/v1/sandboxes/%s/snapshot" % r.sid, {})),
+    "snapshot of the disk": ("running", lambda r: ("POST", "/v1/sandboxes/%s/snapshot" % r.sid, {"content": "disk"})),
     "snapshot of a paused one": ("paused", lambda r: ("POST", "/v1/sandboxes/%s/snapshot" % r.sid, {})),
     "snapshot of a suspended one": ("suspended", lambda r: ("POST", "/v1/sandboxes/%s/snapshot" % r.sid, {})),
     "suspend": ("running", lambda r: ("POST", "/v1/sandboxes/%s/suspend" % r.sid, None)),
@@ -129,10 +131,12 @@ OPERATIONS = {
     "wake": ("suspended", lambda r: ("POST", "/v1/sandboxes/%s/wake" % r.sid, None)),
     "fork": ("running", lambda r: ("POST", "/v1/sandboxes/%s/fork" % r.sid, {"count": 2})),
     "rollback": ("running", lambda r: ("POST", "/v1/sandboxes/%s/rollback" % r.sid, {"snapshot_id": r.base})),
+    "rollback to a disk": ("running", lambda r: ("POST", "/v1/sandboxes/%s/rollback" % r.sid, {"snapshot_id": r.disk})),
     "delete": ("running", lambda r: ("DELETE", "/v1/sandboxes/%s" % r.sid, None)),
 }
 CREATES = ("create", "create from a pool", "boot")
-AIM = {"pause": "paused", "suspend": "suspended", "wake": "running", "wake from paused": "running", "rollback": "running", "snapshot": "running",
+AIM = {"pause": "paused", "suspend": "suspended", "wake": "running", "wake from paused": "running", "rollback": "running", "rollback to a disk": "running",
+       "snapshot": "running", "snapshot of the disk": "running",
        "fork": "running", "snapshot of a paused one": "paused", "snapshot of a suspended one": "suspended", "delete": "deleted"}
 
 
@@ -184,7 +188,7 @@ def tidy(rig, name, answer):
         assert a.status == 202 and rig.final(a.json["operation_id"])["state"] == "succeeded"
     if rig.sid:
         for s in rig.api.snapshots(rig.sid):
-            if s["id"] != rig.base and s["state"] in ("ready", "failed"):
+            if s["id"] not in (rig.base, rig.disk) and s["state"] in ("ready", "failed"):
                 rig.api.call("DELETE", "/v1/snapshots/" + s["id"])
 
 
@@ -213,14 +217,14 @@ def check(rig, name, op, vm_killed, answer):
         assert state == AIM[name] or (vm_killed and state == "failed"), (name, op, sandbox)
     elif op["state"] == "failed":
         assert op["error"]["code"], op
-    assert state != "failed" or vm_killed or name == "rollback" or "broken" in str(sandbox["error"]), (name, op, sandbox, rig.system.logs())
+    assert state != "failed" or vm_killed or name.startswith("rollback") or "broken" in str(sandbox["error"]), (name, op, sandbox, rig.system.logs())
     for s in api.snapshots(rig.sid):
         assert s["state"] in ("ready", "failed", "deleting"), s
     if state != "running":
         woken = api.wake(rig.sid, good=False)
         assert woken["state"] == "succeeded", (name, op, woken, rig.system.logs())
     assert guest.read(api, rig.sid, "/home/user/base") == rig.sid
-    lost_allowed = name == "rollback" or (state == "failed" and name not in ("wake", "snapshot of a suspended one"))
+    lost_allowed = name.startswith("rollback") or (state == "failed" and name not in ("wake", "snapshot of a suspended one"))
     if not lost_allowed:
         assert guest.read(api, rig.sid, "/home/user/fresh") == str(rig.number), (name, op)
     if name.startswith("snapshot") and op["state"] == "succeeded":

@@ -479,6 +479,30 @@ def test_quiesce_keeping_streams_and_a_new_host(c):
     assert c.ask("SIGNAL", process_id="keep2", signal=9).remaining == 0
 
 
+def test_sync(c):
+    """The root file system is written out beside everything else, and again while commands stand still."""
+    cmd = c.start("sh", "-c", "i=0; while :; do i=$((i+1)); echo $i; sleep 0.02; done", process_id="tick5").wait_output(b"3\n")
+    assert c.ask("SYNC", timeout_ms=60000).kind == "OK" and c.ask("SYNC").kind == "OK"
+    refused = c.ask("SYNC", timeout_ms=0)
+    assert refused.kind == "OK" or (refused.code == "busy" and "in time" in refused.message), refused
+    seen = int(cmd.out[1].split()[-1])
+    cmd.wait_output(b"\n%d\n" % (seen + 5))
+    stream = c.open()
+    stream.send(record("QUIESCE", flags=3, timeout_ms=60000))
+    assert stream.next().kind == "QUIESCED"
+    assert c.identity(generation=31).kind == "IDENTIFIED"
+    seen = int(cmd.out[1].split()[-1])
+    cmd.wait_output(b"\n%d\n" % (seen + 5))
+    stream = c.open()
+    stream.send(record("QUIESCE"))
+    assert stream.next().kind == "QUIESCED"
+    c.hello(generation=32)
+    assert c.ask("SYNC").code == "frozen"
+    assert c.identity(generation=32).kind == "IDENTIFIED"
+    assert c.ask("PING", flags=1).zombies == 0
+    c.ask("SIGNAL", process_id="tick5", signal=9)
+
+
 def test_timers_do_not_count_silence(c):
     """A command's time limit is its own running time; two seconds of silence are no part of it."""
     cmd = c.start("sleep", "60", process_id="limit1", timeout_ms=3000).wait_started()

@@ -12,7 +12,7 @@ HELLO, HELLO_ACK, OPEN, OPENED, DATA, CREDIT, SHUTDOWN, RESET = range(1, 9)
 
 TYPES = dict(PING=1, PONG=2, QUIESCE=3, QUIESCED=4, IDENTITY=5, IDENTIFIED=6, SHUTDOWN=7, SHUTDOWN_OK=8, OK=9,
              ERROR=10, ATTACH=20, STARTED=21, OUTPUT=22, GAP=23, RESYNC=24, EXITED=25, STDIN=30, DATA=31, RESIZE=32,
-             SIGNAL=33, PROBE=34, LIST=35, PROCESS=36)
+             SIGNAL=33, PROBE=34, LIST=35, PROCESS=36, SYNC=37)
 TYPE_NAMES = {v: k for k, v in TYPES.items()}
 TAGS = """process_id argv env cwd user pty_cols pty_rows stdin timeout_ms on_disconnect stdout_from stderr_from pty_from
 may_start pid started_realtime_ns resumed stream offset data from to reason stdout_offset stderr_offset pty_offset

@@ -203,6 +203,46 @@ def test_a_snapshot_beside_it(node, state):
     assert request["manifest"]["sandbox"] == sandbox_id and request["manifest"]["kind"] == "snapshot"
 
 
+def test_a_snapshot_of_the_disk_alone(node):
+    """Asked for as such; a sandbox that is set back to it, or woken from it, boots: no blank and no pool serves it."""
+    sandbox_id = node.running()
+    key = {**snapshot("checkpoint"), "content": "disk"}
+    node.control.move(sandbox_id, "running", "snapshot", snapshot=key)
+    node.control.wait_for(lambda: node.control.snapshots.get(key["id"]) == "ready")
+    assert node.broker.count("vm_snapshot", id=sandbox_id, then="resume", content="disk") == 1
+    assert next(f for r, f in node.broker.requests if r == "vm_snapshot")["manifest"]["content"] == "disk"
+    assert node.control.snapshot_reports[-1]["memory_bytes"] == 0
+    fresh(node)
+    start = {"snapshot_id": key["id"], "content": "disk"}
+    node.control.move(sandbox_id, "running", "rollback", generation=2, start=start)
+    report = reported(node, sandbox_id, "running", generation=2, ready=True)
+    assert report["start_kind"] == "boot"
+    vm = node.broker.vms[sandbox_id]
+    assert vm.mode == "boot" and vm.request["snapshot"] == key["id"] and "probe" not in vm.request["config"]
+    vm.die()
+    reported(node, sandbox_id, "failed")
+    with node.control.lock:
+        node.control.sandboxes[sandbox_id]["desired"] = "running"
+    node.control.move(sandbox_id, "running", "wake", generation=3, start=start)
+    assert reported(node, sandbox_id, "running", generation=3)["start_kind"] == "boot"
+    full = snapshot("snapshot")
+    node.control.move(sandbox_id, "running", "snapshot", snapshot=full)
+    node.control.wait_for(lambda: node.control.snapshots.get(full["id"]) == "ready")
+    assert node.broker.count("vm_snapshot", snapshot=full["id"], content="full") == 1
+
+
+@pytest.mark.parametrize("code", ["guest_silent", "vmm_failed"])
+def test_a_boot_that_fails(node, code):
+    sandbox_id = node.running()
+    key = {**snapshot("snapshot"), "content": "disk"}
+    node.control.move(sandbox_id, "running", "snapshot", snapshot=key)
+    node.control.wait_for(lambda: node.control.snapshots.get(key["id"]) == "ready")
+    node.broker.scripts["boot"] = lambda vm: vm.set("failed", error=(code, "no kernel"))
+    node.control.move(sandbox_id, "running", "rollback", generation=2, start={"snapshot_id": key["id"], "content": "disk"})
+    assert reported(node, sandbox_id, "failed", generation=2)["error"]["code"] == code
+    assert node.broker.count("vm_start", mode="boot") == 1
+
+
 def test_a_snapshot_that_fails(node):
     sandbox_id = node.running()
     node.broker.fail["vm_snapshot"] = refuse("guest", "guest_busy")

@@ -49,15 +49,18 @@ static void test_round_trip(void **state) {
     assert_true(got.process.pid == 4711 && got.process.start_time == rec.process.start_time && got.vmm_pid == 4712);
     assert_true(got.created_ns == rec.created_ns);
     assert_string_equal(got.base, "");
+    assert_string_equal(got.disk_base, "");
     assert_string_equal(got.cgroup, rec.id);
     assert_false(got.spoiled);
     memset(rec.snapshot, 'b', sizeof(rec.snapshot) - 1); /* written over the old one */
     memset(rec.base, 'c', sizeof(rec.base) - 1);
+    memset(rec.disk_base, 'd', sizeof(rec.disk_base) - 1);
     rec.spoiled = true;
     assert_ok(vm_record_write(dir, &rec, &unit_error));
     assert_ok(vm_record_read(dir, rec.id, &got, &unit_error));
     assert_string_equal(got.snapshot, rec.snapshot);
     assert_string_equal(got.base, rec.base);
+    assert_string_equal(got.disk_base, rec.disk_base);
     assert_true(got.spoiled);
 }
 
@@ -173,6 +176,11 @@ static void test_table(void **state) {
     (void)text_copy(a->record.base, sizeof(a->record.base), "s");         /* and its last snapshot */
     (void)text_copy(b->seal_key, sizeof(b->seal_key), "k");
     (void)text_copy(b->record.template, sizeof(b->record.template), "t");
+    (void)text_copy(a->record.disk_base, sizeof(a->record.disk_base), "d");
+    assert_false(vm_table_uses_snapshot(&table, "d")); /* only while it is read */
+    a->phase = VM_SNAPSHOT;
+    assert_true(vm_table_uses_snapshot(&table, "d"));
+    a->phase = VM_KEPT;
     assert_true(vm_table_uses_snapshot(&table, "s") && vm_table_uses_snapshot(&table, "k"));
     assert_false(vm_table_uses_snapshot(&table, "t") || vm_table_uses_snapshot(&table, "o"));
     assert_true(vm_table_uses_template(&table, "t"));

@@ -64,6 +64,11 @@ static void test_mode_decides_about_id_and_snapshot(void **state) {
     bad(START "\"id\":\"" SBX "\",\"mode\":\"clone\"" REST, "snapshot");
     bad(START "\"id\":\"" TPB "\",\"mode\":\"template_boot\",\"snapshot\":\"" HEX32 "\"" REST, "snapshot");
     bad(START "\"id\":\"" SPR "\",\"mode\":\"blank\"" REST, "template");
+    assert_ok(parse(START "\"id\":\"" SBX "\",\"mode\":\"boot\",\"snapshot\":\"" SNP "\"" REST, &r));
+    assert_int_equal(r.mode, MODE_BOOT);
+    request_done(&r);
+    bad(START "\"id\":\"" SBX "\",\"mode\":\"boot\"" REST, "snapshot");
+    bad(START "\"id\":\"" TPB "\",\"mode\":\"boot\",\"snapshot\":\"" SNP "\"" REST, "id");
 #define BARE ",\"kernel\":\"stock\",\"accelerator\":\"tcg\",\"vcpus\":1,\"memory_mib\":64,\"config\":{}}"
     assert_ok(parse(START "\"id\":\"" SPR "\",\"mode\":\"blank\"" BARE, &r));
     assert_true(r.mode == MODE_BLANK && !r.template[0] && !r.snapshot[0]);
@@ -101,6 +106,11 @@ static void test_snapshots(void **state) {
     assert_ok(parse(TAKE SNP "\",\"then\":\"stop\"}", &r));
     assert_true(r.then == THEN_STOP && r.manifest);
     request_done(&r);
+    assert_ok(parse(TAKE SNP "\",\"then\":\"resume\",\"content\":\"disk\"}", &r));
+    assert_true(r.then == THEN_RESUME && r.content == CONTENT_DISK);
+    request_done(&r);
+    bad(TAKE SNP "\",\"then\":\"stop\",\"content\":\"disk\"}", "then");
+    bad(TAKE SNP "\",\"then\":\"resume\",\"content\":\"memory\"}", "content");
     bad(TAKE SNP "\"}", "then");
     bad(TAKE SNP "\",\"then\":\"go\"}", "then");
     bad(TAKE HEX32 "\",\"then\":\"resume\"}", "snapshot"); /* a template's is sealed, not taken */

@@ -108,7 +108,8 @@ static void test_database_has_the_same_moves(void **state) {
 
 /* Every name of a vocabulary is in the CHECK of its column. */
 static void test_database_has_the_same_states(void **state) {
-    char *text = read_migration("0001_init.sql"), *second = read_migration("0002_lifecycle.sql"), quoted[40];
+    char *text = read_migration("0001_init.sql"), *second = read_migration("0002_lifecycle.sql"),
+         *third = read_migration("0003_disk_snapshots.sql"), quoted[40];
     (void)state;
     for (unsigned i = 0; i < SANDBOX_STATE_COUNT_; i++) {
         assert_true(text_printf(quoted, sizeof(quoted), "'%s'", sandbox_state_name((enum sandbox_state)i)));
@@ -124,11 +125,13 @@ static void test_database_has_the_same_states(void **state) {
     }
     assert_non_null(strstr(second, "CHECK (kind IN ('snapshot', 'suspend', 'fork', 'checkpoint'))"));
     assert_non_null(strstr(second, "CHECK (state IN ('creating', 'ready', 'failed', 'deleting'))"));
-    assert_non_null(strstr(second, "CHECK (start_kind IN ('warm', 'blank', 'cold'))"));
+    assert_non_null(strstr(third, "CHECK (start_kind IN ('warm', 'blank', 'cold', 'boot'))"));
+    assert_non_null(strstr(third, "CHECK (content IN ('full', 'disk'))"));
     assert_non_null(strstr(text, "CHECK (state IN ('pending', 'running', 'succeeded', 'failed'))"));
     assert_non_null(strstr(text, "CHECK (state IN ('created', 'started', 'exited', 'lost'))"));
     free(text);
     free(second);
+    free(third);
 }
 
 static void test_problems(void **state) {

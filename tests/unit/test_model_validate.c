@@ -158,7 +158,9 @@ static void test_request_tables(void **state) {
          "{\"template\": \"seed:latest\", \"metadata\": {\"a\": \"\"}, \"env\": {\"A\": \"b\"}}");
     good(&request_sandbox_create,
          "{\"snapshot_id\": \"snp_00000000000000000000000000\", \"lifecycle\": {\"max_life_s\": "
-         "null, \"checkpoint\": {\"every_s\": 60, \"keep_daily\": 7}}}");
+         "null, \"checkpoint\": {\"every_s\": 60, \"content\": \"disk\", \"keep_daily\": 7}}}");
+    good(&request_snapshot_create, "{\"content\": \"full\"}");
+    bad(&request_snapshot_create, "{\"content\": \"memory\"}", "content", "full");
     bad(&request_sandbox_create, "{\"template\": \"seed\", \"lifecycles\": {}}", "lifecycles",
         "did you mean lifecycle");
     bad(&request_sandbox_create, "{\"lifecycle\": {\"checkpoint\": {}}}", "lifecycle.checkpoint.every_s", "required");

@@ -76,15 +76,20 @@ static void test_lists_that_are_refused_as_a_whole(void **state) {
 #define SNAPSHOT "snp_00000000000000000000000003"
 
 static void test_what_a_lifecycle_needs(void **state) {
-    static const char *const bad[] = {"\"start\":{\"snapshot_id\":\"" ID_A "\"}", "\"start\":1",
-                                      "\"snapshot\":{\"id\":\"x\"}", "\"snapshot\":{\"id\":1}"};
+    static const char *const bad[] = {"\"start\":{\"snapshot_id\":\"" ID_A "\"}",
+                                      "\"start\":1",
+                                      "\"start\":{\"snapshot_id\":\"" SNAPSHOT "\",\"content\":\"half\"}",
+                                      "\"snapshot\":{\"id\":\"" SNAPSHOT "\",\"content\":2}",
+                                      "\"snapshot\":{\"id\":\"x\"}",
+                                      "\"snapshot\":{\"id\":1}"};
     struct desired_list list;
     char text[2048];
     (void)state;
     assert_int_equal(parse("{\"revision\":7,\"sandboxes\":[{\"id\":\"" ID_A
                            "\",\"operation_id\":\"op_1\",\"operation_kind\":\"suspend\",\"start\":{\"snapshot_id\":"
-                           "\"" SNAPSHOT "\"},\"snapshot\":{\"id\":\"" SNAPSHOT "\",\"kind\":\"suspend\"}," GOOD
-                           "}],\"snapshots_gone\":[\"" SNAPSHOT "\"],\"pools\":[{\"pool_id\":\"p\"},{\"pool_id\":\"q\","
+                           "\"" SNAPSHOT "\",\"content\":\"disk\"},\"snapshot\":{\"id\":\"" SNAPSHOT
+                           "\",\"kind\":\"suspend\"}," GOOD "}],\"snapshots_gone\":[\"" SNAPSHOT
+                           "\"],\"pools\":[{\"pool_id\":\"p\"},{\"pool_id\":\"q\","
                            "\"size\":3,\"template\":{\"digest\":"
                            "\"0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef\"},\"resources\":"
                            "{\"vcpus\":1,\"memory_mib\":256}}]}",
@@ -95,6 +100,7 @@ static void test_what_a_lifecycle_needs(void **state) {
     assert_string_equal(list.items[0].start_snapshot, SNAPSHOT);
     assert_string_equal(list.items[0].snapshot_id, SNAPSHOT);
     assert_string_equal(list.items[0].snapshot_kind, "suspend");
+    assert_true(list.items[0].start_boots && !list.items[0].snapshot_is_disk);
     assert_int_equal(list.n_gone, 1);
     assert_int_equal(list.n_pools, 1); /* the malformed one is none */
     assert_string_equal(list.pools[0].id, "q");

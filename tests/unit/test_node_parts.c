@@ -113,6 +113,26 @@ static void test_clone_request(void **state) {
     json_decref(env);
 }
 
+/* On the disk of a snapshot: the sandbox's own identity, the template's command, none of its probe. */
+static void test_boot_disk_request(void **state) {
+    json_t *manifest = json_pack("{s:{s:s}, s:[s, s], s:{s:[s], s:i}}", "env", "A", "1", "start_command", "srv", "-d",
+                                 "readiness_probe", "command", "chk", "timeout_s", 5);
+    struct desired d = some_desired(manifest, NULL);
+    json_t *fields = NULL, *config;
+    (void)state;
+    assert_ok(vm_request_boot_disk(&base, &d, "key", 5000, &fields, &unit_error));
+    assert_config_is_good(fields);
+    config = json_object_get(fields, "config");
+    assert_string_equal(json_string_value(json_object_get(fields, "mode")), "boot");
+    assert_string_equal(json_string_value(json_object_get(fields, "id")), ID);
+    assert_string_equal(json_string_value(json_object_get(fields, "snapshot")), "key");
+    assert_int_equal(json_integer_value(json_object_get(config, "generation")), 4);
+    assert_non_null(json_object_get(config, "start"));
+    assert_null(json_object_get(config, "probe"));
+    json_decref(fields);
+    json_decref(manifest);
+}
+
 static void test_boot_request(void **state) {
     json_t *manifest =
         json_pack("{s:{s:s}, s:s, s:s, s:[s, s], s:{s:[s], s:i}}", "env", "A", "1", "user", "u", "workdir", "/w",
@@ -341,6 +361,7 @@ int main(void) {
         cmocka_unit_test(test_meminfo),
         cmocka_unit_test(test_admission),
         cmocka_unit_test(test_clone_request),
+        cmocka_unit_test(test_boot_disk_request),
         cmocka_unit_test(test_boot_request),
         cmocka_unit_test(test_what_decides_the_key),
         cmocka_unit_test(test_requests_that_cannot_be),

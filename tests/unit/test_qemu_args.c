@@ -110,6 +110,21 @@ static void test_restore_by_old(void **state) {
     assert_false(has("-initrd"));
 }
 
+/* A sandbox that boots: the kernel's command line of a boot, the memory of a restore. */
+static void test_private_boot(void **state) {
+    struct machine m = base;
+    (void)state;
+    build(&base, VMM_BOOT_PRIVATE);
+    assert_true(contains("-object", "share=off"));
+    assert_false(contains("-object", "readonly"));
+    assert_string_equal(value("-kernel", 0), "/vm/kernel");
+    assert_false(has("-incoming"));
+    assert_false(has("-S"));
+    m.version = "10.0.2";
+    build(&m, VMM_BOOT_PRIVATE);
+    assert_true(contains("-object", "readonly=on,rom=off"));
+}
+
 static void test_restore_by_option(void **state) {
     struct machine m = base;
     (void)state;
@@ -157,12 +172,12 @@ static void test_devices_never_change(void **state) {
     };
     static const char *const versions[] = {"7.2.22", "10.0.2"}, *const accelerators[] = {"tcg", "kvm"};
     (void)state;
-    for (unsigned variant = 0; variant < 16; variant++) {
+    for (unsigned variant = 0; variant < 24; variant++) {
         struct machine m = base;
         m.version = versions[variant & 1];
         m.accelerator = accelerators[(variant >> 1) & 1];
         m.acpi = (variant >> 2) & 1;
-        build(&m, variant & 8 ? VMM_BOOT : VMM_RESTORE);
+        build(&m, (enum vmm_purpose)(variant >> 3));
         for (size_t i = 0; i < ARRAY_SIZE(devices); i++)
             assert_string_equal(value("-device", (unsigned)i), devices[i]);
         assert_null(value("-device", ARRAY_SIZE(devices)));
@@ -236,6 +251,7 @@ int main(void) {
         cmocka_unit_test_teardown(test_files_by_preload, teardown),
         cmocka_unit_test_teardown(test_restore_by_old, teardown),
         cmocka_unit_test_teardown(test_restore_by_option, teardown),
+        cmocka_unit_test_teardown(test_private_boot, teardown),
         cmocka_unit_test_teardown(test_acpi_profile, teardown),
         cmocka_unit_test_teardown(test_kvm, teardown),
         cmocka_unit_test_teardown(test_devices_never_change, teardown),

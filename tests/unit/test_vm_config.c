@@ -112,6 +112,23 @@ static void test_blank(void **state) {
     vm_config_done(&c);
 }
 
+/* A boot has memory and a disk, and no device state. */
+static void test_boot(void **state) {
+    struct vm_config c;
+    _cleanup_json_ json_t *root = json_loads(WHOLE, 0, NULL);
+    _cleanup_free_ char *text = NULL;
+    json_t *broker = json_object_get(root, "broker");
+    (void)state;
+    (void)json_object_set_new(broker, "mode", json_string("boot"));
+    (void)json_object_del(json_object_get(broker, "fds"), "devices");
+    text = json_dumps(root, JSON_COMPACT);
+    assert_ok(parse(text, &c));
+    assert_int_equal(c.mode, VM_MODE_BOOT);
+    assert_true(c.fd_memory > 0 && c.fd_disk > 0 && c.fd_devices == -1);
+    assert_string_equal(vm_mode_name(c.mode), "boot");
+    vm_config_done(&c);
+}
+
 static void test_refuses(void **state) {
     static const struct {
         const char *part, *key, *value;
@@ -132,6 +149,7 @@ static void test_refuses(void **state) {
         {"broker", "fds.more", "3"},
         {"broker", "fds.memory", NULL},
         {"broker", "mode", "\"blank\""}, /* with files */
+        {"broker", "mode", "\"boot\""},  /* with a device state */
         {"broker", "surprise", "1"},
         {"config", "acpi", "1"},
         {"config", "tsc_khz", "-1"},
@@ -199,6 +217,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_whole),
         cmocka_unit_test(test_blank),
+        cmocka_unit_test(test_boot),
         cmocka_unit_test(test_refuses),
         cmocka_unit_test(test_optional),
         cmocka_unit_test(test_not_a_configuration),

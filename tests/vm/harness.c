@@ -211,6 +211,18 @@ static void make_boot_files(const struct harness *h, const struct harness_vm *vm
     fds[2] = open_file(harness_path(b, "%s/devices", vm->dir), O_WRONLY | O_CREAT);
 }
 
+static void make_disk_boot_files(const struct harness *h, const struct harness_vm *vm, const char *snapshot,
+                                 int fds[3]) {
+    char a[HARNESS_PATH], b[HARNESS_PATH];
+    int fd = open_file(harness_path(b, "%s/memory", vm->dir), O_RDWR | O_CREAT);
+    if (ftruncate(fd, (off_t)h->memory_mib << 20) < 0)
+        harness_die("memory file: %s", strerror(errno));
+    (void)close(fd);
+    fds[0] = open_file(b, O_RDONLY);
+    harness_reflink(harness_path(a, "%s/disk.img", snapshot), harness_path(b, "%s/disk.img", vm->dir), 0600, h->uid);
+    fds[1] = open_file(b, O_RDWR);
+}
+
 /* <dir>/vm as vm_config.h describes it, and memory, disk and devices as descriptors. */
 static void make_files(const struct harness *h, const struct harness_vm *vm, const char *snapshot, int fds[3]) {
     char a[HARNESS_PATH];
@@ -219,12 +231,16 @@ static void make_files(const struct harness *h, const struct harness_vm *vm, con
     link_to(h->preload, harness_path(a, "%s/vm/preload.so", vm->dir));
     if (vm->blank)
         return;
-    if (snapshot) {
+    if (snapshot && !vm->boots) {
         harness_open_snapshot(h, vm, snapshot, fds);
         return;
     }
     link_to(h->kernel_file, harness_path(a, "%s/vm/kernel", vm->dir));
     link_to(h->initrd, harness_path(a, "%s/vm/initrd", vm->dir));
+    if (vm->boots) {
+        make_disk_boot_files(h, vm, snapshot, fds);
+        return;
+    }
     make_boot_files(h, vm, fds);
 }
 
@@ -296,9 +312,10 @@ static char *config_json(const struct harness *h, const struct harness_vm *vm, b
             (void)json_object_set_new(numbers, names[i], json_integer(fds[i]));
     json_t *broker =
         json_pack("{s:s, s:s, s:s, s:s, s:i, s:i, s:s, s:s, s:o}", "id", vm->id, "mode",
-                  vm->blank ? "blank"
-                  : clone   ? "clone"
-                            : "template_boot",
+                  vm->blank   ? "blank"
+                  : vm->boots ? "boot"
+                  : clone     ? "clone"
+                              : "template_boot",
                   "kernel", h->kernel, "accelerator", h->accelerator, "vcpus", (int)h->vcpus, "memory_mib",
                   (int)h->memory_mib, "qemu", h->qemu, "vm_dir", harness_path(dir, "%s/vm", vm->dir), "fds", numbers);
     if (vm->blank) {

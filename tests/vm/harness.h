@@ -39,6 +39,7 @@ struct harness_vm {
     int control;            /* connected to control.sock, -1 when closed */
     int tap;                /* made ahead by harness_new */
     bool blank;             /* started without files, for harness_load */
+    bool boots;             /* a sandbox that boots on its snapshot's disk alone */
     json_t *status;         /* last status event */
 };
 
@@ -74,7 +75,8 @@ struct harness_snapshot {
     long pages, stall_us;
     double total_ms, ahead_ms; /* ahead: until `copied` */
 };
-/* Where the exchange is given up: NULL or "connected", "copied", "stopped", "gone" (after snapshot_go was sent); or
+/* `then`: resume, stop, or disk: of the disk alone, and it goes on. A base without memory is that of a VM that booted.
+ * Where the exchange is given up: NULL or "connected", "copied", "stopped", "gone" (after snapshot_go was sent); or
  * the VMM is "killed while it runs" (after copied) or "killed while it stands". */
 void harness_take_snapshot(const struct harness *h, struct harness_vm *vm, const char *base, const char *name,
                            const char *then, const char *give_up, struct harness_snapshot *ret);

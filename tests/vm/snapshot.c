@@ -48,6 +48,8 @@ static void seal(const char *dir) {
     static const char *const names[] = {"memory", "devices", "disk.img"};
     char name[HARNESS_PATH];
     for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
+        if (access(harness_path(name, "%s/%s", dir, names[i]), F_OK) < 0)
+            continue; /* of the disk alone */
         if (chown(harness_path(name, "%s/%s", dir, names[i]), 0, 0) < 0 || chmod(name, 0444) < 0)
             harness_die("seal %s", name);
     }
@@ -113,23 +115,35 @@ void harness_take_snapshot(const struct harness *h, struct harness_vm *vm, const
                            const char *then, const char *give_up, struct harness_snapshot *ret) {
     static long seq = 100;
     char from[HARNESS_PATH], to[HARNESS_PATH];
-    int fds[2];
+    bool disk = is(then, "disk");
+    int fds[2] = {-1, -1};
     *ret = (struct harness_snapshot){.ok = false};
     (void)harness_path(ret->dir, "%s/%s", h->work, name);
     (void)dir_remove_tree(AT_FDCWD, ret->dir, NULL);
     harness_make_dir(ret->dir, 0755, 0);
-    harness_reflink(harness_path(from, "%s/memory", base), harness_path(to, "%s/memory", ret->dir), 0600, 0);
-    fds[0] = open(to, O_RDWR | O_CLOEXEC);
-    fds[1] = open(harness_path(to, "%s/devices", ret->dir), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
-    harness_send(vm,
-                 json_pack("{s:s, s:I, s:s, s:s}", "request", "snapshot", "seq", (json_int_t)++seq, "then", then,
-                           "snapshot", name),
-                 fds, 2);
-    exchange(h, vm, seq, give_up, ret);
-    (void)close(fds[0]);
-    (void)close(fds[1]);
-    if (ret->ok) {
-        seal(ret->dir);
-        commit(vm, name);
+    if (disk) {
+        harness_send(vm,
+                     json_pack("{s:s, s:I, s:s}", "request", "snapshot_disk", "seq", (json_int_t)++seq, "snapshot",
+                               name),
+                     NULL, 0);
+    } else {
+        (void)harness_path(to, "%s/memory", ret->dir);
+        if (access(harness_path(from, "%s/memory", base), F_OK) == 0)
+            harness_reflink(from, to, 0600, 0);
+        fds[0] = open(to, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+        if (fds[0] < 0 || ftruncate(fds[0], (off_t)h->memory_mib << 20) < 0)
+            harness_die("memory of a snapshot");
+        fds[1] = open(harness_path(to, "%s/devices", ret->dir), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+        harness_send(vm,
+                     json_pack("{s:s, s:I, s:s, s:s}", "request", "snapshot", "seq", (json_int_t)++seq, "then", then,
+                               "snapshot", name),
+                     fds, 2);
     }
+    exchange(h, vm, seq, give_up, ret);
+    (void)close_fd(fds[0]);
+    (void)close_fd(fds[1]);
+    if (ret->ok)
+        seal(ret->dir);
+    if (ret->ok && !disk)
+        commit(vm, name);
 }

@@ -167,11 +167,11 @@ static void add_machine(struct builder *b, const struct machine *m, enum vmm_pur
     add_option(b, "-cpu", "%s", m->cpu_model && *m->cpu_model ? m->cpu_model : accelerator->cpu_model);
     add_option(b, "-smp", "cpus=%u,maxcpus=%u", m->vcpus, m->vcpus);
     add_option(b, "-m", "size=%uM", m->memory_mib);
-    /* Booting writes through to the file; a restored VM maps the same file privately and must not hold it writable:
+    /* A template's boot writes through to the file; every other VM maps its file privately and must not hold it writable:
      * by option where there is one, else by the preload. */
     add_option(b, "-object", "memory-backend-file,id=ram0,size=%uM,mem-path=%s/memory,share=%s,dump=off,merge=off%s",
                m->memory_mib, m->vm_dir, purpose == VMM_BOOT ? "on" : "off",
-               purpose == VMM_RESTORE && qemu_version_at_least(m->version, 8, 2) ? ",readonly=on,rom=off" : "");
+               purpose != VMM_BOOT && qemu_version_at_least(m->version, 8, 2) ? ",readonly=on,rom=off" : "");
 }
 
 static void add_process(struct builder *b, const struct machine *m) {
@@ -254,7 +254,7 @@ int qemu_build_args(const struct machine *m, enum vmm_purpose purpose, struct vm
     add_machine(&b, m, purpose, &profiles[m->acpi], accelerator);
     add_process(&b, m);
     add_devices(&b, m);
-    if (purpose == VMM_BOOT)
+    if (purpose != VMM_RESTORE)
         add_boot(&b, m, &profiles[m->acpi], accelerator);
     else
         add_restore(&b);
