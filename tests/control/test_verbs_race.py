@@ -139,6 +139,9 @@ def test_everything_at_once(pair):
                     continue
                 body = {"snapshot_id": chance.choice(items)["id"]}
             answer = client.post(f"/v1/sandboxes/{box}/{verb}", body, prefer=chance.choice([None, 5]))
+            if answer.status == 429:  # eight callers without a pause are more than a tenant may ask
+                time.sleep(0.1)
+                continue
             check_one(answer)
             if answer.status == 202:
                 accepted.append(answer)
