@@ -17,9 +17,9 @@
 #include <time.h>
 
 #define ROOT_DISK "/dev/vda"
-#define ROOT_WAIT_MS 10000u
+#define ROOT_WAIT_MS 30000u /* a busy host; it has a watchdog of its own */
 #define PORT_NAME "space.0"
-#define PORT_WAIT_MS 5000u
+#define PORT_WAIT_MS 30000u
 #define POLL_NS 1000000
 #define MODULE_COMPRESSED 4 /* MODULE_INIT_COMPRESSED_FILE */
 

@@ -276,11 +276,12 @@ static bool may_rebuild(const struct sandbox *s, const struct fault *fault) {
            !s->want.start_snapshot[0];
 }
 
-/* What a spare could not do, a VM of its own may. */
+/* What a spare could not do, a VM of its own may; and a kernel that gave up its boot on a busy host may do it the next time. */
 static bool may_go_cold(const struct sandbox *s, const struct fault *fault) {
     bool is_coming = s->state == SB_STARTING || s->state == SB_COMING_UP;
-    return is_coming && (s->start_kind == START_WARM || s->start_kind == START_BLANK) && !s->cold_only && !s->adopted &&
-           fault->code != FAILURE_SNAPSHOT_BROKEN && fault->code != FAILURE_DEADLINE_EXCEEDED;
+    bool may_be_luck = s->start_kind == START_WARM || s->start_kind == START_BLANK || s->start_kind == START_BOOT;
+    return is_coming && may_be_luck && !s->cold_only && !s->adopted && fault->code != FAILURE_SNAPSHOT_BROKEN &&
+           fault->code != FAILURE_DEADLINE_EXCEEDED;
 }
 
 /* A wake that found no room (or the like) leaves what it was to wake from. */

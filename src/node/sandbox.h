@@ -64,7 +64,7 @@ struct sandbox {
     struct template_spec spec;
     struct fault fault;
     bool rebuilt;   /* its snapshot was broken once and made again: not a second time */
-    bool cold_only; /* a spare failed it: not a second time */
+    bool cold_only; /* a spare, or a boot, failed it: not a second time */
     bool adopted;   /* another run of the node started it */
     bool goes_back; /* RESUMING after a suspend that failed: nothing is said until it runs */
     uint64_t order; /* of arrival in the queue */
