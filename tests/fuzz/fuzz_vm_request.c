@@ -15,7 +15,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (request_parse((const char *)data + 1, size - 1, n_fds, data[0] & 0x80, &request, &err) == 0) {
         struct vm_config c = {.mode = VM_MODE_BLANK};
         assert(request.kind != REQUEST_NONE);
-        assert((request.kind != REQUEST_LOAD && request.kind != REQUEST_SNAPSHOT) || (n_fds > 0 && (data[0] & 0x80)));
+        assert((request.kind != REQUEST_LOAD && request.kind != REQUEST_SNAPSHOT) || (data[0] & 0x80));
+        assert(request.kind != REQUEST_LOAD || n_fds > 0);
+        assert(request.kind != REQUEST_SNAPSHOT || request.disk_alone == (n_fds == 0));
         if (request.kind == REQUEST_LOAD)
             (void)vm_config_load(&c, request.body, &err);
         if (request.kind == REQUEST_IDENTIFY)
