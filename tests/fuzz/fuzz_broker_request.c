@@ -6,10 +6,11 @@
 #include <string.h>
 
 static void check_start(const struct request *r) {
-    FUZZ_CHECK(r->mode <= MODE_BLANK);
-    FUZZ_CHECK(id_is_valid(r->id, r->mode == MODE_CLONE ? "sbx" : r->mode == MODE_BLANK ? "spr" : "tpb"));
+    FUZZ_CHECK(r->mode <= MODE_BOOT);
+    bool from_snapshot = r->mode == MODE_CLONE || r->mode == MODE_BOOT;
+    FUZZ_CHECK(id_is_valid(r->id, from_snapshot ? "sbx" : r->mode == MODE_BLANK ? "spr" : "tpb"));
     FUZZ_CHECK((r->mode != MODE_BLANK) == request_hex_is_valid(r->template, SHA256_HEX_SIZE - 1));
-    FUZZ_CHECK((r->mode == MODE_CLONE) == request_key_is_valid(r->snapshot));
+    FUZZ_CHECK(from_snapshot == request_key_is_valid(r->snapshot));
     FUZZ_CHECK(r->vcpus >= 1 && r->vcpus <= VM_CONFIG_VCPUS_MAX);
     FUZZ_CHECK(r->memory_mib >= VM_CONFIG_MEMORY_MIB_MIN && r->memory_mib <= VM_CONFIG_MEMORY_MIB_MAX);
     FUZZ_CHECK(r->kernel <= KERNEL_LEAN && r->accelerator <= ACCELERATOR_KVM);
@@ -29,7 +30,8 @@ static void check_lifecycle(const struct request *r) {
     if (r->type == REQUEST_VM_BIND)
         FUZZ_CHECK(id_is_valid(r->id, "spr") && id_is_valid(r->sandbox, "sbx"));
     if (r->type == REQUEST_VM_SNAPSHOT)
-        FUZZ_CHECK(request_key_is_sandboxes(r->snapshot) && r->then <= THEN_STOP && r->manifest);
+        FUZZ_CHECK(request_key_is_sandboxes(r->snapshot) && r->then <= THEN_STOP && r->manifest &&
+                   (r->content == CONTENT_FULL || (r->content == CONTENT_DISK && r->then == THEN_RESUME)));
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
