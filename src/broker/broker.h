@@ -4,6 +4,7 @@
  * behind it, main.c starts and ends it all.
  */
 #pragma once
+#include "broker/engine.h"
 #include "broker/job.h"
 #include "broker/layout.h"
 #include "broker/server.h"
@@ -20,6 +21,9 @@ struct snapshot_entry {
     bool tried;          /* by store_ops_check_all() */
     bool scattered;      /* its memory is in very many extents */
     struct sp_error why; /* BROKEN: what is wrong; UNCHECKED: why the last check came to nothing */
+    char engine[SHA256_HEX_SIZE],
+        qemu_version[RECORD_VERSION_SIZE]; /* what it is restored with; "": whatever there is */
+    bool engine_unknown;                   /* its manifest could not be read */
     struct snapshot_entry *next;
 };
 
@@ -39,6 +43,10 @@ struct broker {
     struct copy_op *copies;                  /* under way */
     bool packing;                            /* a memory file is written anew */
     char removing_template[SHA256_HEX_SIZE]; /* "" when none is */
+    struct engine engine;                    /* the host's own; without a digest there is none, and why is said by: */
+    struct sp_error engine_missing;
+    struct engine_entry *engines_checked;  /* bundles whose bytes this broker has seen to be right */
+    char removing_engine[SHA256_HEX_SIZE]; /* "" when none is */
 };
 
 /* From the server, for every request that was permitted (requests.c). */

@@ -4,19 +4,18 @@
 #include "base/cleanup.h"
 #include "base/fdio.h"
 #include "base/text.h"
-#include <elf.h>
+#include "host/loader.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <sys/stat.h>
-
-#define PROGRAM_HEADERS_MAX 64
 
 void layout_init(struct layout *layout) {
     *layout = (struct layout){.store = -1,
                               .templates = -1,
                               .snapshots = -1,
                               .sandboxes = -1,
+                              .engines = -1,
                               .run = -1,
                               .run_vm = -1,
                               .log = -1,
@@ -25,8 +24,8 @@ void layout_init(struct layout *layout) {
 }
 
 void layout_close(struct layout *layout) {
-    int *const fds[] = {&layout->store,  &layout->templates, &layout->snapshots,  &layout->sandboxes, &layout->run,
-                        &layout->run_vm, &layout->log,       &layout->vm_program, &layout->preload};
+    int *const fds[] = {&layout->store, &layout->templates, &layout->snapshots, &layout->sandboxes,  &layout->engines,
+                        &layout->run,   &layout->run_vm,    &layout->log,       &layout->vm_program, &layout->preload};
     for (size_t i = 0; i < ARRAY_SIZE(fds); i++)
         *fds[i] = close_fd(*fds[i]);
 }
@@ -66,6 +65,8 @@ static int open_store_dirs(struct layout *layout, struct sp_error *err) {
         r = open_dir(layout->store, "snapshots", 0711, &layout->snapshots, err);
     if (r == 0)
         r = open_dir(layout->store, "sandboxes", 0711, &layout->sandboxes, err);
+    if (r == 0)
+        r = open_dir(layout->store, "engines", 0711, &layout->engines, err);
     return r;
 }
 
@@ -118,21 +119,10 @@ static int open_program(const char *given, const char *folder, const char *name,
     return 0;
 }
 
-/* Whether an ELF program asks for an interpreter; anything unclear counts as dynamic, which only costs mounts. */
+/* Anything unclear counts as dynamic, which only costs mounts. */
 static bool program_is_static(int fd) {
-    Elf64_Ehdr header;
-
-    if (pread(fd, &header, sizeof(header), 0) != (ssize_t)sizeof(header) ||
-        memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 || header.e_ident[EI_CLASS] != ELFCLASS64 ||
-        header.e_phentsize != sizeof(Elf64_Phdr) || header.e_phnum > PROGRAM_HEADERS_MAX)
-        return false;
-    for (unsigned i = 0; i < header.e_phnum; i++) {
-        Elf64_Phdr segment;
-        off_t at = (off_t)header.e_phoff + (off_t)(i * sizeof(segment));
-        if (pread(fd, &segment, sizeof(segment), at) != (ssize_t)sizeof(segment) || segment.p_type == PT_INTERP)
-            return false;
-    }
-    return true;
+    char interpreter[LOADER_PATH_SIZE];
+    return loader_interpreter(fd, interpreter, NULL) == 0 && !interpreter[0];
 }
 
 int layout_open(struct layout *layout, const struct settings *settings, const struct layout_programs *programs,

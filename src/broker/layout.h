@@ -10,7 +10,7 @@
 #include <stdbool.h>
 
 struct layout {
-    int store, templates, snapshots, sandboxes; /* directories */
+    int store, templates, snapshots, sandboxes, engines; /* directories */
     int run, run_vm, log;
     char run_path[SETTINGS_PATH_MAX + 16], run_vm_path[SETTINGS_PATH_MAX + 16];
     char store_path[SETTINGS_PATH_MAX + 16], image_path[SETTINGS_PATH_MAX + 16];

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "broker/broker.h"
+#include "broker/engine_ops.h"
 #include "broker/fault.h"
 #include "broker/release.h"
 #include "broker/snapshot.h"
@@ -182,6 +183,7 @@ static int open_host(struct broker *b, const struct options *o, int *ret_lock, s
         r = process_boot_id(b->boot_id, err);
     b->has_kvm = probe_kvm();
     warm_up();
+    engine_ops_discover(b);
     return r;
 }
 
@@ -200,6 +202,8 @@ static int open_broker(struct broker *b, struct signals *signals, struct sp_erro
     /* No job is left of an earlier broker, so nothing half-made is being worked on. */
     if (r == 0)
         r = snapshot_remove_temps(&b->layout, NULL, err);
+    if (r == 0)
+        r = engine_remove_temps(&b->layout, err);
     if (r == 0)
         r = server_open(b->reactor, b->layout.run_path, (uid_t)(b->settings.uid_base + SETTINGS_UID_NODE), &handler,
                         &b->server, err);
@@ -228,6 +232,7 @@ static void close_broker(struct broker *b) {
     b->jobs = jobs_free(b->jobs);
     b->server = server_free(b->server);
     store_ops_free(b);
+    engine_ops_free(b);
     vm_table_clear(&b->vms);
     if (b->cgroups)
         cgroup_root_remove(b->cgroups); /* does nothing while VMs are in it */

@@ -15,15 +15,17 @@
 #define RECORD_TEMP ".vm.json.new"
 
 int vm_record_write(int dirfd, const struct vm_record *rec, struct sp_error *err) {
-    _cleanup_json_ json_t *obj = json_pack(
-        "{s:i, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:b, s:b, s:I, s:I, s:I, s:I, s:s}",
-        "format", RECORD_FORMAT, "id", rec->id, "mode", request_mode_names[rec->mode], "kernel",
-        request_kernel_names[rec->kernel], "accelerator", request_accelerator_names[rec->accelerator], "template",
-        rec->template, "snapshot", rec->snapshot, "base", rec->base, "disk_base", rec->disk_base, "cgroup", rec->cgroup,
-        "vcpus", (json_int_t)rec->vcpus, "memory_mib", (json_int_t)rec->memory_mib, "uid", (json_int_t)rec->uid,
-        "started", rec->started, "spoiled", rec->spoiled, "pid", (json_int_t)rec->process.pid, "start_time",
-        (json_int_t)rec->process.start_time, "vmm_pid", (json_int_t)rec->vmm_pid, "created_realtime_ns",
-        (json_int_t)rec->created_ns, "boot_id", rec->boot_id);
+    _cleanup_json_ json_t *obj =
+        json_pack("{s:i, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:b, s:b, s:I, s:I, "
+                  "s:I, s:I, s:s}",
+                  "format", RECORD_FORMAT, "id", rec->id, "mode", request_mode_names[rec->mode], "kernel",
+                  request_kernel_names[rec->kernel], "accelerator", request_accelerator_names[rec->accelerator],
+                  "template", rec->template, "snapshot", rec->snapshot, "base", rec->base, "disk_base", rec->disk_base,
+                  "cgroup", rec->cgroup, "engine", rec->engine, "qemu_version", rec->qemu_version, "vcpus",
+                  (json_int_t)rec->vcpus, "memory_mib", (json_int_t)rec->memory_mib, "uid", (json_int_t)rec->uid,
+                  "started", rec->started, "spoiled", rec->spoiled, "pid", (json_int_t)rec->process.pid, "start_time",
+                  (json_int_t)rec->process.start_time, "vmm_pid", (json_int_t)rec->vmm_pid, "created_realtime_ns",
+                  (json_int_t)rec->created_ns, "boot_id", rec->boot_id);
     _cleanup_free_ char *text = NULL;
     _cleanup_close_ int fd = -1;
     int r;
@@ -88,6 +90,10 @@ static int decode_texts(const json_t *obj, struct vm_record *rec, struct sp_erro
         r = get_opt_copy(obj, "disk_base", "", rec->disk_base, sizeof(rec->disk_base), err);
     if (r == 0)
         r = get_opt_copy(obj, "cgroup", rec->id, rec->cgroup, sizeof(rec->cgroup), err);
+    if (r == 0)
+        r = get_opt_copy(obj, "engine", "", rec->engine, sizeof(rec->engine), err);
+    if (r == 0)
+        r = get_opt_copy(obj, "qemu_version", "", rec->qemu_version, sizeof(rec->qemu_version), err);
     if (r == 0)
         r = get_copy(obj, "boot_id", 1, rec->boot_id, sizeof(rec->boot_id), err);
     rec->mode = (enum request_mode)mode;

@@ -11,6 +11,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#define RECORD_VERSION_SIZE 32
+
 struct vm_record {
     char id[ID_SIZE];
     enum request_mode mode;
@@ -23,7 +25,9 @@ struct vm_record {
     char disk_base
         [BROKER_KEY_SIZE]; /* a later one of its disk alone, which tells what of the disk has changed; may be gone */
     char cgroup[ID_SIZE];  /* its control group: the id it was born with, which a spare loses when it is bound */
-    bool spoiled;          /* a load was begun and not seen to its end: good for nothing but vm_stop */
+    char engine[SHA256_HEX_SIZE]; /* whose VMM it runs on; "": of a time before there were bundles */
+    char qemu_version[RECORD_VERSION_SIZE];
+    bool spoiled; /* a load was begun and not seen to its end: good for nothing but vm_stop */
     unsigned vcpus, memory_mib;
     uid_t uid;
     bool started; /* space-vm was executed; before that the record is of a start that may have been cut off */

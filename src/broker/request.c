@@ -77,6 +77,7 @@ static const struct field_row snapshot_fields[] = {{"snapshot", FIELD_KEY, AT(sn
 static const struct field_row keys_fields[] = {{"after", FIELD_KEY, .optional = true, .prefix = "snp", AT(after)}, {0}};
 static const struct field_row template_fields[] = {{"template", FIELD_HEX, .max = SHA256_HEX_SIZE - 1, AT(template)},
                                                    {0}};
+static const struct field_row engine_fields[] = {{"engine", FIELD_HEX, .max = SHA256_HEX_SIZE - 1, AT(engine)}, {0}};
 static const struct field_row sweep_fields[] = {{"known", FIELD_IDS, .max = BROKER_KNOWN_MAX, AT(known)}, {0}};
 
 static const struct request_row rows[REQUEST_COUNT_] = {
@@ -94,6 +95,8 @@ static const struct request_row rows[REQUEST_COUNT_] = {
     [REQUEST_SNAPSHOT_REMOVE] = {"snapshot_remove", snapshot_fields},
     [REQUEST_TEMPLATE_LIST] = {"template_list", no_fields},
     [REQUEST_TEMPLATE_REMOVE] = {"template_remove", template_fields},
+    [REQUEST_ENGINE_LIST] = {"engine_list", no_fields},
+    [REQUEST_ENGINE_REMOVE] = {"engine_remove", engine_fields},
     [REQUEST_STAT] = {"stat", no_fields},
     [REQUEST_SWEEP] = {"sweep", sweep_fields},
 };

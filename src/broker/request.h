@@ -37,6 +37,8 @@ enum request_type {
     REQUEST_SNAPSHOT_REMOVE,
     REQUEST_TEMPLATE_LIST,
     REQUEST_TEMPLATE_REMOVE,
+    REQUEST_ENGINE_LIST,
+    REQUEST_ENGINE_REMOVE,
     REQUEST_STAT,
     REQUEST_SWEEP,
     REQUEST_COUNT_
@@ -63,6 +65,7 @@ struct request {
     char to[BROKER_KEY_SIZE];
     uint64_t mode, kernel, accelerator; /* the enums above */
     char template[SHA256_HEX_SIZE];
+    char engine[SHA256_HEX_SIZE];
     char snapshot[BROKER_KEY_SIZE];
     uint64_t vcpus, memory_mib;
     json_t *config;         /* owned */

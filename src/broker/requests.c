@@ -3,6 +3,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "broker/broker.h"
+#include "broker/engine_ops.h"
 #include "broker/store_ops.h"
 #include "broker/vm_ops.h"
 #include "host/stat.h"
@@ -11,7 +12,7 @@
 
 static void on_hello(struct broker *b, struct request *request, const struct reply_to *to) {
     struct sp_error err;
-    json_t *accelerators;
+    json_t *accelerators, *hello;
 
     if (request->version != BROKER_PROTOCOL_VERSION) {
         (void)sp_error_field(&err, SP_E_UNSUPPORTED, "version", "this broker speaks version %d",
@@ -20,9 +21,11 @@ static void on_hello(struct broker *b, struct request *request, const struct rep
         return;
     }
     accelerators = b->has_kvm ? json_pack("[s, s]", "kvm", "tcg") : json_pack("[s]", "tcg");
-    server_reply(b->server, to,
-                 json_pack("{s:i, s:o, s:s}", "version", BROKER_PROTOCOL_VERSION, "accelerators", accelerators,
-                           "cgroup", cgroup_root_version(b->cgroups)));
+    hello = json_pack("{s:i, s:o, s:s}", "version", BROKER_PROTOCOL_VERSION, "accelerators", accelerators, "cgroup",
+                      cgroup_root_version(b->cgroups));
+    if (b->engine.digest[0])
+        (void)json_object_set_new(hello, "engine", json_string(b->engine.digest));
+    server_reply(b->server, to, hello);
 }
 
 static void on_vm_stop(struct broker *b, struct request *request, const struct reply_to *to) {
@@ -87,6 +90,15 @@ static void on_template_remove(struct broker *b, struct request *request, const 
     store_ops_remove_template(b, request->template, to);
 }
 
+static void on_engine_list(struct broker *b, struct request *request, const struct reply_to *to) {
+    (void)request;
+    engine_ops_list(b, to);
+}
+
+static void on_engine_remove(struct broker *b, struct request *request, const struct reply_to *to) {
+    engine_ops_remove(b, request->engine, to);
+}
+
 static void on_stat(struct broker *b, struct request *request, const struct reply_to *to) {
     struct sp_error err = {0};
     struct host_stat st;
@@ -121,6 +133,8 @@ static void (*const handlers[REQUEST_COUNT_])(struct broker *b, struct request *
     [REQUEST_SNAPSHOT_REMOVE] = on_snapshot_remove,
     [REQUEST_TEMPLATE_LIST] = on_template_list,
     [REQUEST_TEMPLATE_REMOVE] = on_template_remove,
+    [REQUEST_ENGINE_LIST] = on_engine_list,
+    [REQUEST_ENGINE_REMOVE] = on_engine_remove,
     [REQUEST_STAT] = on_stat,
     [REQUEST_SWEEP] = on_sweep,
 };

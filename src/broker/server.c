@@ -39,6 +39,8 @@ static const bool permitted[CONN_STATES_][REQUEST_COUNT_] = {
                    [REQUEST_SNAPSHOT_REMOVE] = true,
                    [REQUEST_TEMPLATE_LIST] = true,
                    [REQUEST_TEMPLATE_REMOVE] = true,
+                   [REQUEST_ENGINE_LIST] = true,
+                   [REQUEST_ENGINE_REMOVE] = true,
                    [REQUEST_STAT] = true,
                    [REQUEST_SWEEP] = true},
 };

@@ -200,6 +200,28 @@ int snapshot_template(const struct layout *layout, const char *key, char dst[SHA
     return r;
 }
 
+int snapshot_engine(const struct layout *layout, const char *key, char dst[SHA256_HEX_SIZE],
+                    char version[RECORD_VERSION_SIZE], struct sp_error *err) {
+    _cleanup_close_ int dir = -1;
+    _cleanup_json_ json_t *manifest = NULL;
+    const char *engine = "", *qemu_version = "";
+    int r = snapshot_open(layout, key, &dir, err);
+
+    if (r == 0)
+        r = snapshot_read_manifest(dir, key, &manifest, err);
+    if (r == 0)
+        r = json_get_opt_string(manifest, "", "engine", SHA256_HEX_SIZE - 1, SHA256_HEX_SIZE - 1, "", &engine, err);
+    if (r == 0)
+        r = json_get_opt_string(manifest, "", "qemu_version", 1, RECORD_VERSION_SIZE - 1, "", &qemu_version, err);
+    if (r == 0 && engine[0] && !request_hex_is_valid(engine, SHA256_HEX_SIZE - 1))
+        r = sp_error_set(err, SP_E_CORRUPT, "it names an engine that is none");
+    if (r < 0)
+        return r;
+    (void)text_copy(dst, SHA256_HEX_SIZE, engine);
+    (void)text_copy(version, RECORD_VERSION_SIZE, qemu_version);
+    return 0;
+}
+
 int snapshot_remove(const struct layout *layout, const char *key, struct sp_error *err) {
     _cleanup_close_ int dir = openat(layout->snapshots, key, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (dir < 0)

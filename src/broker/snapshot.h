@@ -7,6 +7,7 @@
  * One of the disk alone has no memory and no devices; a VM boots on it.
  *
  * manifest.json: {"format": 2, "key", "content": "full"|"disk" (full when left out), "template", "kernel", "vcpus", "memory_mib", "created_realtime_ns", "base"?,
+ *   "engine"?, "qemu_version"?,
  *   "files": {"memory"|"devices"|"disk.img": {"size", "sha256_pieces"}}, "node": the node's manifest as it gave it}
  * sha256_pieces: see host/piece_hash.h; the digests of memory's and disk.img's pieces are kept beside them.
  */
@@ -38,6 +39,9 @@ bool snapshot_exists(const struct layout *layout, const char *key);
 int snapshot_content(const struct layout *layout, const char *key, enum request_content *ret, struct sp_error *err);
 /* The digest of the template a snapshot was made from. */
 int snapshot_template(const struct layout *layout, const char *key, char dst[SHA256_HEX_SIZE], struct sp_error *err);
+/* The engine it was taken with, and its QEMU's version: "" in snapshots of a time before there were bundles. */
+int snapshot_engine(const struct layout *layout, const char *key, char dst[SHA256_HEX_SIZE],
+                    char version[RECORD_VERSION_SIZE], struct sp_error *err);
 /* Takes the manifest away first. A missing snapshot is fine. */
 int snapshot_remove(const struct layout *layout, const char *key, struct sp_error *err);
 

@@ -94,6 +94,11 @@ char *snapshot_manifest_print(const struct snapshot_manifest *m, struct sp_error
 
     if (obj && m->base)
         (void)json_object_set_new(obj, "base", json_string(m->base));
+    if (obj && rec->engine[0] &&
+        m->content == CONTENT_FULL) { /* what holds a disk alone is booted by whatever there is */
+        (void)json_object_set_new(obj, "engine", json_string(rec->engine));
+        (void)json_object_set_new(obj, "qemu_version", json_string(rec->qemu_version));
+    }
     if (!obj || !node || json_object_set_new(obj, "node", node) < 0) {
         (void)sp_error_set(err, SP_E_INTERNAL, "cannot encode the manifest");
         return NULL;

@@ -4,6 +4,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "broker/engine_ops.h"
 #include "broker/store_ops.h"
 #include "broker/vm_load.h"
 #include "broker/vm_ops.h"
@@ -123,7 +124,9 @@ static int check_load(struct broker *b, const struct vm *vm, const struct reques
     for (const struct vm *other = b->vms.first; request->bind[0] && other; other = other->next)
         if (strcmp(other->record.id, request->bind) == 0 || strcmp(other->bind, request->bind) == 0)
             return sp_error_set(err, SP_E_CONFLICT, "%s has a VM", request->bind);
-    return vm_ops_source(b, request->snapshot, ret_snapshot, err);
+    if (vm_ops_source(b, request->snapshot, ret_snapshot, err) < 0)
+        return -(int)err->code;
+    return engine_ops_fits(&vm->record, *ret_snapshot, err);
 }
 
 void vm_ops_load(struct broker *b, struct request *request, const struct reply_to *to) {

@@ -53,9 +53,14 @@ static struct snapshot_entry *find_entry(const struct broker *b, const char *key
 
 static struct snapshot_entry *add_entry(struct broker *b, const char *key) {
     struct snapshot_entry *e = calloc(1, sizeof(*e));
+    struct sp_error err = {0};
     if (!e)
         abort();
     (void)text_copy(e->key, sizeof(e->key), key);
+    if (snapshot_engine(&b->layout, key, e->engine, e->qemu_version, &err) < 0) {
+        e->engine_unknown = err.code != SP_E_NOT_FOUND;
+        log_error(LOG_L_WARN, "snapshot_engine_unknown", &err, "snapshot", key, NULL);
+    }
     e->next = b->snapshots;
     b->snapshots = e;
     return e;

@@ -28,6 +28,7 @@ struct vm_child_plan {
     int memory, disk, devices; /* -1 for a blank; devices: for a boot too */
     int program;               /* space-vm */
     bool program_static;
+    const char *usr, *lib64; /* of the engine: all the VMM has of a host */
     int kernel, initrd,
         preload; /* mounts (jail_file_mount) that appear in the VMM's root; the first two of a boot only */
 };

@@ -57,14 +57,13 @@ static struct jail_identity child_identity(const struct vm_child_plan *plan) {
 
 /* --- the stub ----------------------------------------------------------------------------------------------------- */
 
-/* Neither RAM nor disk: both reach the VMM by descriptor. */
+/* Neither RAM nor disk: both reach the VMM by descriptor. And nothing of the host's own: its engine's bundle holds it all. */
 static int enter_vmm_root(const struct vm_child_plan *plan, struct sp_error *err) {
     const uid_t uid = plan->record->uid;
     const bool kvm = plan->record->accelerator == ACCELERATOR_KVM;
     const struct jail_item all[] = {
-        {JAIL_BIND_DIR, "usr", .source = "/usr"},
-        {JAIL_LINK_OR_DIR, "lib", .source = "/lib"},
-        {JAIL_LINK_OR_DIR, "lib64", .source = "/lib64"},
+        {JAIL_BIND_DIR, "usr", .source = plan->usr},
+        {JAIL_LINK_OR_DIR, "lib64", .source = plan->lib64},
         {JAIL_DIR, "vm"},
         {JAIL_FILE, "vm/kernel", .mount_fd = plan->kernel},
         {JAIL_FILE, "vm/initrd", .mount_fd = plan->initrd},

@@ -9,6 +9,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "broker/engine_ops.h"
 #include "broker/snapshot.h"
 #include "broker/store_ops.h"
 #include "broker/vm_remove.h"
@@ -34,13 +35,17 @@ static int start_work(void *arg, json_t **ret_result, struct sp_error *err) {
                                    .cgroups = b->cgroups,
                                    .filter = &b->filter,
                                    .test_mode = b->test_mode,
-                                   .config = vm->config};
+                                   .config = vm->config,
+                                   .engine = &b->engine,
+                                   .known = engine_ops_known(b, vm->record.engine)};
+    char qemu[ENGINE_PATH_SIZE] = "";
     json_t *times = NULL;
-    int r = vm_start(&start, &vm->record, &times, err);
+    int r = vm_start(&start, &vm->record, qemu, &times, err);
     if (r == 0)
-        *ret_result = json_pack("{s:o, s:I, s:I, s:I}", "timings_us", times, "pid", (json_int_t)vm->record.process.pid,
-                                "start_time", (json_int_t)vm->record.process.start_time, "vmm_pid",
-                                (json_int_t)vm->record.vmm_pid);
+        *ret_result =
+            json_pack("{s:o, s:I, s:I, s:I, s:s, s:s}", "timings_us", times, "pid", (json_int_t)vm->record.process.pid,
+                      "start_time", (json_int_t)vm->record.process.start_time, "vmm_pid",
+                      (json_int_t)vm->record.vmm_pid, "qemu_version", vm->record.qemu_version, "qemu", qemu);
     return r;
 }
 
@@ -60,6 +65,9 @@ static void start_done(void *arg, const json_t *result, const struct sp_error *e
     vm->record.vmm_pid = (pid_t)json_integer_value(json_object_get(result, "vmm_pid"));
     vm->record.started = true;
     vm->phase = VM_KEPT;
+    (void)text_copy(vm->record.qemu_version, sizeof(vm->record.qemu_version),
+                    json_string_value(json_object_get(result, "qemu_version")));
+    engine_ops_checked(b, &vm->record, json_string_value(json_object_get(result, "qemu")));
     vm_follow(vm, b->reactor);
     log_event(LOG_L_INFO, "vm_started", "sandbox_id", vm->record.id, "mode", request_mode_names[vm->record.mode], NULL);
     server_reply(b->server, &vm->starter,
@@ -103,8 +111,8 @@ int vm_ops_source(struct broker *b, const char *key, struct snapshot_entry **ret
     return 0;
 }
 
-static int check_start(struct broker *b, const struct request *request, struct snapshot_entry **ret_snapshot,
-                       uid_t *ret_uid, struct sp_error *err) {
+static int check_start(struct broker *b, const struct request *request, struct vm_record *record,
+                       struct snapshot_entry **ret_snapshot, struct sp_error *err) {
     const uid_t base = (uid_t)b->settings.uid_base;
     const struct vm *other = vm_table_find(&b->vms, request->id);
 
@@ -122,17 +130,19 @@ static int check_start(struct broker *b, const struct request *request, struct s
         if (r < 0)
             return r;
     }
-    *ret_uid = vm_table_free_uid(&b->vms, base + SETTINGS_UID_VM_FIRST, base + SETTINGS_UID_VM_LAST);
-    return *ret_uid ? 0 : sp_error_set(err, SP_E_NO_CAPACITY, "no user id is free");
+    if (engine_ops_choose(b, *ret_snapshot, record, err) < 0)
+        return -(int)err->code;
+    record->uid = vm_table_free_uid(&b->vms, base + SETTINGS_UID_VM_FIRST, base + SETTINGS_UID_VM_LAST);
+    return record->uid ? 0 : sp_error_set(err, SP_E_NO_CAPACITY, "no user id is free");
 }
 
 void vm_ops_start(struct broker *b, struct request *request, const struct reply_to *to) {
     struct snapshot_entry *snapshot = NULL;
     struct sp_error err = {0};
+    struct vm_record record = {0};
     struct vm *vm;
-    uid_t uid = 0;
 
-    if (check_start(b, request, &snapshot, &uid, &err) < 0) {
+    if (check_start(b, request, &record, &snapshot, &err) < 0) {
         server_fail(b->server, to, &err);
         return;
     }
@@ -142,7 +152,9 @@ void vm_ops_start(struct broker *b, struct request *request, const struct reply_
     vm->record.accelerator = (enum request_accelerator)request->accelerator;
     vm->record.vcpus = (unsigned)request->vcpus;
     vm->record.memory_mib = (unsigned)request->memory_mib;
-    vm->record.uid = uid;
+    vm->record.uid = record.uid;
+    memcpy(vm->record.engine, record.engine, sizeof(vm->record.engine));
+    memcpy(vm->record.qemu_version, record.qemu_version, sizeof(vm->record.qemu_version));
     vm->record.created_ns = clock_realtime_ns();
     memcpy(vm->record.template, request->template, sizeof(vm->record.template));
     memcpy(vm->record.snapshot, request->snapshot, sizeof(vm->record.snapshot));

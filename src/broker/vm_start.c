@@ -23,6 +23,8 @@
 #define PIDS_MAX 256
 #define LISTEN_BACKLOG 64
 
+#define BUNDLE_PATH_SIZE (SETTINGS_PATH_MAX + SHA256_HEX_SIZE + 48)
+
 enum mount { MOUNT_KERNEL, MOUNT_INITRD, MOUNT_PRELOAD, MOUNT_COUNT_ };
 
 struct work {
@@ -32,14 +34,16 @@ struct work {
     int run_dir; /* run/vm/<id> */
     int null, log, disk, memory, devices, kernel, initrd, control, guest, config;
     int mounts[MOUNT_COUNT_]; /* of the files the VMM sees, attached in its root only */
+    int bundle;               /* of its engine */
+    char qemu[ENGINE_PATH_SIZE], usr[BUNDLE_PATH_SIZE], lib64[BUNDLE_PATH_SIZE];
     uint64_t disk_size;
     struct cgroup_entry cgroup;
     struct vm_child child;
 };
 
 static void work_done(struct work *w) {
-    int *const fds[] = {&w->dir,     &w->run_dir, &w->null,   &w->log,     &w->disk,  &w->memory,
-                        &w->devices, &w->kernel,  &w->initrd, &w->control, &w->guest, &w->config};
+    int *const fds[] = {&w->dir,    &w->run_dir, &w->null,    &w->log,   &w->disk,   &w->memory, &w->devices,
+                        &w->kernel, &w->initrd,  &w->control, &w->guest, &w->config, &w->bundle};
     for (size_t i = 0; i < ARRAY_SIZE(fds); i++)
         *fds[i] = close_fd(*fds[i]);
     for (size_t i = 0; i < MOUNT_COUNT_; i++)
@@ -64,6 +68,41 @@ static int check_source(struct work *w, struct sp_error *err) {
     return !rec->snapshot[0] ? 0
                              : vm_files_check(w->start->layout, rec->snapshot, rec->template,
                                               rec->mode == MODE_BOOT ? CONTENT_DISK : CONTENT_FULL, err);
+}
+
+static void take_engine(struct work *w, const char *qemu, const char *version) {
+    const char *store = w->start->layout->store_path, *digest = w->record->engine;
+
+    (void)text_copy(w->qemu, sizeof(w->qemu), qemu);
+    (void)text_copy(w->record->qemu_version, sizeof(w->record->qemu_version), version);
+    (void)text_printf(w->usr, sizeof(w->usr), "%s/engines/%s/usr", store, digest);
+    (void)text_printf(w->lib64, sizeof(w->lib64), "%s/engines/%s/lib64", store, digest);
+}
+
+/* What it is restored by is what its snapshot was taken with. The host's own is put into the store when it is not there. */
+static int check_engine(struct work *w, struct sp_error *err) {
+    _cleanup_engine_ struct engine e = {0};
+    const struct vm_start *start = w->start;
+    const struct vm_record *rec = w->record;
+    bool is_own = strcmp(rec->engine, start->engine->digest) == 0;
+    int r = is_own ? engine_ensure(start->layout, start->engine, err) : 0;
+
+    if (r == 0)
+        r = engine_open(start->layout, rec->engine, rec->qemu_version, &e, &w->bundle, err);
+    if (r == 0 && !is_own)
+        r = engine_check(&e, w->bundle, true, err);
+    if (r == 0)
+        take_engine(w, e.qemu, e.version);
+    return r;
+}
+
+static int open_engine(struct work *w, struct sp_error *err) {
+    const struct engine_entry *known = w->start->known;
+
+    if (!known || engine_find(w->start->layout, known->digest, known->version, &w->bundle, NULL) < 0)
+        return check_engine(w, err);
+    take_engine(w, known->qemu, known->version);
+    return 0;
 }
 
 /* Owned by root: the VM reaches its files by descriptor, never through this directory. */
@@ -183,11 +222,11 @@ static json_t *describe_fds(const struct work *w) {
 
 static json_t *describe(const struct work *w) {
     const struct vm_record *rec = w->record;
-    return json_pack("{s:{s:s, s:s, s:s, s:s, s:I, s:I, s:s, s:s, s:o}}", "broker", "id", rec->id, "mode",
+    return json_pack("{s:{s:s, s:s, s:s, s:s, s:I, s:I, s:s, s:s, s:s, s:o}}", "broker", "id", rec->id, "mode",
                      request_mode_names[rec->mode], "kernel", request_kernel_names[rec->kernel], "accelerator",
                      request_accelerator_names[rec->accelerator], "vcpus", (json_int_t)rec->vcpus, "memory_mib",
-                     (json_int_t)rec->memory_mib, "qemu", w->start->settings->qemu, "vm_dir", VM_CHILD_DIR, "fds",
-                     describe_fds(w));
+                     (json_int_t)rec->memory_mib, "qemu", w->qemu, "qemu_version", rec->qemu_version, "vm_dir",
+                     VM_CHILD_DIR, "fds", describe_fds(w));
 }
 
 static int write_config(struct work *w, struct sp_error *err) {
@@ -213,6 +252,7 @@ static int write_config(struct work *w, struct sp_error *err) {
 
 /* What the VMM finds in its root; what it may write to comes by descriptor. */
 static int make_mounts(struct work *w, struct sp_error *err) {
+    _cleanup_close_ int preload = openat(w->bundle, ENGINE_PRELOAD, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
     const struct {
         const char *what;
         int fd;
@@ -220,9 +260,9 @@ static int make_mounts(struct work *w, struct sp_error *err) {
     } files[MOUNT_COUNT_] = {
         [MOUNT_KERNEL] = {"kernel", w->kernel, false},
         [MOUNT_INITRD] = {"initrd", w->initrd, false},
-        [MOUNT_PRELOAD] = {"preload", w->start->layout->preload, .executable = true},
+        [MOUNT_PRELOAD] = {"preload", preload, .executable = true},
     };
-    int r = 0;
+    int r = preload < 0 ? sp_error_errno(err, errno, "open", "preload of engine %s", w->record->engine) : 0;
     for (size_t i = 0; i < MOUNT_COUNT_ && r == 0; i++)
         if (files[i].fd >= 0)
             r = jail_file_mount(files[i].fd, files[i].what, false, files[i].executable, &w->mounts[i], err);
@@ -254,6 +294,8 @@ static int fork_child(struct work *w, struct sp_error *err) {
         .kernel = w->mounts[MOUNT_KERNEL],
         .initrd = w->mounts[MOUNT_INITRD],
         .preload = w->mounts[MOUNT_PRELOAD],
+        .usr = w->usr,
+        .lib64 = w->lib64,
     };
     return vm_child_fork(&plan, &w->child, err);
 }
@@ -284,20 +326,11 @@ static const struct step {
     const char *fault; /* "start.<name of the step>": the point before it */
     int (*run)(struct work *w, struct sp_error *err);
 } steps[] = {
-    {"start.source", check_source},
-    {"start.directory", make_directory},
-    {"start.disk", clone_disk},
-    {"start.state", open_state},
-    {"start.boot_files", open_boot_files},
-    {"start.sockets", make_sockets},
-    {"start.cgroup", make_cgroup},
-    {"start.config", write_config},
-    {"start.mounts", make_mounts},
-    {"start.fork", fork_child},
-    {"start.ready", wait_ready},
-    {"start.record", write_record},
-    {"start.release", release},
-    {"start.confirm", confirm},
+    {"start.source", check_source},  {"start.engine", open_engine}, {"start.directory", make_directory},
+    {"start.disk", clone_disk},      {"start.state", open_state},   {"start.boot_files", open_boot_files},
+    {"start.sockets", make_sockets}, {"start.cgroup", make_cgroup}, {"start.config", write_config},
+    {"start.mounts", make_mounts},   {"start.fork", fork_child},    {"start.ready", wait_ready},
+    {"start.record", write_record},  {"start.release", release},    {"start.confirm", confirm},
 };
 
 static json_t *describe_times(const uint64_t ns[ARRAY_SIZE(steps)]) {
@@ -307,7 +340,8 @@ static json_t *describe_times(const uint64_t ns[ARRAY_SIZE(steps)]) {
     return obj;
 }
 
-int vm_start(const struct vm_start *start, struct vm_record *record, json_t **ret_times, struct sp_error *err) {
+int vm_start(const struct vm_start *start, struct vm_record *record, char ret_qemu[ENGINE_PATH_SIZE],
+             json_t **ret_times, struct sp_error *err) {
     struct work w = {.start = start,
                      .record = record,
                      .dir = -1,
@@ -322,6 +356,7 @@ int vm_start(const struct vm_start *start, struct vm_record *record, json_t **re
                      .control = -1,
                      .guest = -1,
                      .config = -1,
+                     .bundle = -1,
                      .mounts = {-1, -1, -1},
                      .cgroup = {.clone_fd = -1, .task_fds = {-1, -1, -1}}};
     uint64_t ns[ARRAY_SIZE(steps)] = {0};
@@ -340,6 +375,7 @@ int vm_start(const struct vm_start *start, struct vm_record *record, json_t **re
     } else {
         vm_child_leave(&w.child);
         *ret_times = describe_times(ns);
+        (void)text_copy(ret_qemu, ENGINE_PATH_SIZE, w.qemu);
     }
     work_done(&w);
     return r;

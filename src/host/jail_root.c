@@ -17,8 +17,9 @@
 
 #define FLAGS_ALWAYS MOUNT_ATTR_NOSUID
 
+/* The flags are these whatever the mount was cloned from: the store's own is noexec, and bundles of programs lie in it. */
 static int set_flags(int fd, uint64_t flags, const char *what, struct sp_error *err) {
-    struct mount_attr attr = {.attr_set = flags};
+    struct mount_attr attr = {.attr_set = flags, .attr_clr = flags & MOUNT_ATTR_NOEXEC ? 0 : MOUNT_ATTR_NOEXEC};
     if (mount_setattr(fd, "", AT_EMPTY_PATH, &attr, sizeof(attr)) < 0)
         return sp_error_errno(err, errno, "mount_setattr", "%s", what);
     return 0;
@@ -160,7 +161,7 @@ static int seal(const struct jail_item *items, size_t n, int root, struct sp_err
         if (items[i].kind == JAIL_DEV && mount_setattr(root, items[i].path, 0, &attr, sizeof(attr)) < 0)
             return sp_error_errno(err, errno, "mount_setattr", "%s", items[i].path);
     }
-    return set_flags(root, FLAGS_ALWAYS | MOUNT_ATTR_RDONLY, "/", err);
+    return set_flags(root, FLAGS_ALWAYS | MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOEXEC, "/", err);
 }
 
 int jail_root_enter(const struct jail_item *items, size_t n, const char *scratch, struct sp_error *err) {

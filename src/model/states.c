@@ -73,6 +73,9 @@ static const struct {
     [FAILURE_PARENT_GONE] = {"parent_gone", "what it was to be made from went away first"},
     [FAILURE_IO] = {"io", "reading or writing on the node failed"},
     [FAILURE_CHILDREN_FAILED] = {"children_failed", "children of the fork did not come to run; `children` says which"},
+    [FAILURE_ENGINE_MISSING] = {"engine_missing", "the node does not hold the engine that the snapshot was taken with"},
+    [FAILURE_ENGINE_BROKEN] = {"engine_broken",
+                               "the engine that the snapshot was taken with failed its integrity check"},
     [FAILURE_INTERNAL] = {"internal", "a fault of the platform"},
 };
 

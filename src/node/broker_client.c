@@ -133,6 +133,7 @@ static void send_waiting(struct broker_client *c) {
 static void on_hello(struct broker_client *c, const json_t *reply) {
     json_t *list = json_object_get(reply, "accelerators"), *item;
     const char *cgroup = json_string_value(json_object_get(reply, "cgroup"));
+    const char *engine = json_string_value(json_object_get(reply, "engine"));
     struct broker_facts facts = {0};
     size_t i;
     if (!json_is_true(json_object_get(reply, "ok"))) {
@@ -145,6 +146,7 @@ static void on_hello(struct broker_client *c, const json_t *reply) {
         facts.tcg = facts.tcg || (name && strcmp(name, "tcg") == 0);
     }
     (void)text_copy(facts.cgroup, sizeof(facts.cgroup), cgroup ? cgroup : "");
+    (void)text_copy(facts.engine, sizeof(facts.engine), engine ? engine : "");
     set_state(c, BROKER_UP);
     c->events->on_up(c->ctx, &facts);
 }

@@ -18,6 +18,7 @@ struct broker_call;
 struct broker_facts {
     bool kvm, tcg;
     char cgroup[8];
+    char engine[65]; /* what new VMs run on; "": the host has no QEMU */
 };
 
 struct broker_client_events {                                   /* from the loop only */

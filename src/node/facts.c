@@ -102,8 +102,7 @@ int facts_load(const struct settings *s, struct facts *ret, struct sp_error *err
     struct facts f = {0};
     struct vmm_probe probe = {0};
     int r;
-    if ((r = load_host(&f, err)) < 0 || (r = file_sha256(s->qemu, f.qemu_sha256, err)) < 0 ||
-        (r = qemu_driver.probe(s->qemu, deadline_in_ms(PROBE_MS), &probe, err)) < 0 ||
+    if ((r = load_host(&f, err)) < 0 || (r = qemu_driver.probe(s->qemu, deadline_in_ms(PROBE_MS), &probe, err)) < 0 ||
         (r = load_kernels(s, &f, err)) < 0)
         return r;
     (void)text_copy(f.qemu_version, sizeof(f.qemu_version), probe.version);

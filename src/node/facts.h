@@ -25,14 +25,14 @@ struct facts {
     uint64_t memory_total_mib;
     uint64_t tsc_khz;
     char qemu_version[32];
-    char qemu_sha256[SHA256_HEX_SIZE];
+    char engine[SHA256_HEX_SIZE]; /* the broker's word: what new VMs run on; "" until it was heard */
     bool qemu_kvm, qemu_tcg;
     struct facts_kernel kernels[FACTS_KERNELS_MAX];
     size_t n_kernels;
     const struct facts_kernel *kernel; /* the one sandboxes get */
 };
 
-/* Takes up to a second (QEMU is run and hashed). Fails when there is no QEMU or not the kernel the settings ask for. */
+/* Takes up to a second (QEMU is run). Fails when there is no QEMU or not the kernel the settings ask for. */
 int facts_load(const struct settings *s, struct facts *ret, struct sp_error *err);
 /* "kvm" or "tcg", out of the settings, the VMM and what the broker found; SP_E_UNSUPPORTED when what is forced is not there. */
 int facts_choose_accelerator(const struct settings *s, const struct facts *f, bool broker_kvm, bool broker_tcg,

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A pass: snapshot_list page by page, each page asked after at control; at its end what was unknown for too long goes. */
+/* A pass: snapshot_list page by page, each page asked after at control, then engine_list; at its end what was unknown or of no
+ * use for too long goes. */
 #include "node/garbage.h"
 #include "base/log.h"
 #include "base/text.h"
@@ -11,8 +12,9 @@
 
 struct stray {
     struct stray *next;
-    char id[ID_SIZE];
-    uint64_t first_ms; /* when it was first seen to be unknown */
+    bool is_engine;
+    char id[SHA256_HEX_SIZE]; /* of a snapshot; an engine's digest */
+    uint64_t first_ms;        /* when it was first seen to be unknown, or in nobody's use */
     uint64_t bytes;
     unsigned pass; /* the last one that saw it */
 };
@@ -66,9 +68,10 @@ static void on_removed(void *ctx, const json_t *reply, const struct sp_error *er
 }
 
 static void remove_stray(struct garbage *g, const struct stray *s) {
-    log_event(LOG_L_WARN, "garbage_removed", "snapshot", s->id, NULL);
-    (void)broker_call_start(g->node->broker, "snapshot_remove", json_pack("{s:s}", "snapshot", s->id), on_removed, g,
-                            NULL, NULL);
+    const char *kind = s->is_engine ? "engine" : "snapshot";
+    log_event(s->is_engine ? LOG_L_INFO : LOG_L_WARN, "garbage_removed", kind, s->id, NULL);
+    (void)broker_call_start(g->node->broker, s->is_engine ? "engine_remove" : "snapshot_remove",
+                            json_pack("{s:s}", kind, s->id), on_removed, g, NULL, NULL);
 }
 
 /* Whoever was not unknown in this pass is forgotten; whoever was for too long goes. */
@@ -89,11 +92,7 @@ static void finish(struct garbage *g) {
     garbage_cancel(g);
 }
 
-/* ---- pages ---- */
-
-static void ask_page(struct garbage *g);
-
-static void note(struct garbage *g, const char *id, uint64_t bytes) {
+static void note(struct garbage *g, const char *id, bool is_engine, uint64_t bytes) {
     struct stray *s = g->first;
     while (s && strcmp(s->id, id) != 0)
         s = s->next;
@@ -101,13 +100,48 @@ static void note(struct garbage *g, const char *id, uint64_t bytes) {
         s = calloc(1, sizeof(*s));
         if (!s)
             abort();
-        *s = (struct stray){.next = g->first, .first_ms = loop_now_ms(g->node->loop)};
+        *s = (struct stray){.next = g->first, .is_engine = is_engine, .first_ms = loop_now_ms(g->node->loop)};
         (void)text_copy(s->id, sizeof(s->id), id);
         g->first = s;
     }
     s->bytes = bytes;
     s->pass = g->pass;
 }
+
+/* ---- engines ---- */
+
+static bool is_in_use(const json_t *engine) {
+    return json_is_true(json_object_get(engine, "current")) ||
+           json_integer_value(json_object_get(engine, "snapshots")) > 0 ||
+           json_integer_value(json_object_get(engine, "vms")) > 0;
+}
+
+static void on_engines(void *ctx, const json_t *reply, const struct sp_error *err) {
+    struct garbage *g = ctx;
+    const json_t *item;
+    size_t i;
+    g->call = NULL;
+    if (err) {
+        log_error(LOG_L_WARN, "garbage_pass_cut_short", err, NULL);
+        garbage_cancel(g);
+        return;
+    }
+    json_array_foreach (json_object_get(reply, "engines"), i, item) {
+        const char *digest = json_string_value(json_object_get(item, "engine"));
+        if (digest && strlen(digest) == SHA256_HEX_SIZE - 1 && !is_in_use(item))
+            note(g, digest, true, (uint64_t)json_integer_value(json_object_get(item, "bytes")));
+    }
+    finish(g);
+}
+
+static void ask_engines(struct garbage *g) {
+    if (broker_call_start(g->node->broker, "engine_list", NULL, on_engines, g, &g->call, NULL) < 0)
+        garbage_cancel(g);
+}
+
+/* ---- pages ---- */
+
+static void ask_page(struct garbage *g);
 
 /* An answer that is none ends the pass, and nothing is removed. */
 static void on_known(void *ctx, const struct internal_answer *a) {
@@ -123,12 +157,12 @@ static void on_known(void *ctx, const struct internal_answer *a) {
     json_array_foreach (unknown, i, item) {
         const json_t *bytes = json_is_string(item) ? json_object_get(g->page, json_string_value(item)) : NULL;
         if (bytes)
-            note(g, json_string_value(item), (uint64_t)json_integer_value(bytes));
+            note(g, json_string_value(item), false, (uint64_t)json_integer_value(bytes));
     }
     if (g->more)
         ask_page(g);
     else
-        finish(g);
+        ask_engines(g);
 }
 
 static void ask_control(struct garbage *g) {
@@ -167,7 +201,7 @@ static void on_page(void *ctx, const json_t *reply, const struct sp_error *err) 
     if (json_object_size(g->page) > 0)
         ask_control(g);
     else
-        finish(g);
+        ask_engines(g);
 }
 
 static void ask_page(struct garbage *g) {
@@ -186,12 +220,12 @@ void garbage_begin(struct garbage *g) {
 }
 
 json_t *garbage_report(const struct garbage *g) {
-    json_int_t n = 0, bytes = 0;
+    json_int_t snapshots = 0, engines = 0, bytes = 0;
     if (!g->told)
         return NULL;
     for (const struct stray *s = g->first; s; s = s->next) {
-        n++;
+        *(s->is_engine ? &engines : &snapshots) += 1;
         bytes += (json_int_t)s->bytes;
     }
-    return json_pack("{s:I, s:I}", "snapshots", n, "bytes", bytes);
+    return json_pack("{s:I, s:I, s:I}", "snapshots", snapshots, "engines", engines, "bytes", bytes);
 }

@@ -185,6 +185,13 @@ static void on_up(void *ctx, const struct broker_facts *facts) {
         log_error(LOG_L_ERROR, "no_accelerator", &err, NULL);
         return;
     }
+    if (!facts->engine[0]) {
+        log_event(LOG_L_ERROR, "no_engine", "why", "the broker found no QEMU it can run", NULL);
+        return;
+    }
+    if (strcmp(n->facts.engine, facts->engine) != 0)
+        log_event(LOG_L_INFO, "engine", "engine", facts->engine, NULL);
+    (void)text_copy(n->facts.engine, sizeof(n->facts.engine), facts->engine);
     if (!n->accelerator || strcmp(n->accelerator, accelerator) != 0)
         log_event(LOG_L_INFO, "accelerator", "name", accelerator, "kernel", n->facts.kernel->profile, NULL);
     n->accelerator = n->base.accelerator = accelerator;

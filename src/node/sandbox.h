@@ -94,7 +94,7 @@ struct sandbox {
     unsigned missed;           /* pings in a row without an answer of the agent */
     char vm_snapshot[ID_SIZE]; /* by its status: taken while it has stood still since */
     uint64_t streams, active_ns;
-    char accelerator[8], kernel[8];
+    char accelerator[8], kernel[8], vmm[48];
     uint64_t began_ms, started_ms, since_ms; /* of the whole start, of its vm_start, of the step that runs */
     uint64_t queue_ms, template_ms, broker_ms, total_ms;
     json_t *vm_timings;

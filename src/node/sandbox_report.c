@@ -52,11 +52,10 @@ static json_t *report_timings(const struct sandbox *s) {
 }
 
 static void add_vm(const struct sandbox *s, json_t *report) {
-    char vmm[48];
-    (void)text_printf(vmm, sizeof(vmm), "qemu %s", s->node->facts.qemu_version);
     (void)json_object_set_new(report, "accelerator", json_string(s->accelerator));
     (void)json_object_set_new(report, "kernel", json_string(s->kernel));
-    (void)json_object_set_new(report, "vmm", json_string(vmm));
+    if (s->vmm[0])
+        (void)json_object_set_new(report, "vmm", json_string(s->vmm));
     (void)json_object_set_new(report, "timings", report_timings(s));
     (void)json_object_set_new(report, "streams", json_integer((json_int_t)s->streams));
     if (s->start_kind != START_NONE)

@@ -97,15 +97,24 @@ static void ask_start(struct sandbox *s) {
 
 /* ---- a blank ---- */
 
-/* The spare is of no use: a VMM of its own instead. */
-static void go_cold(struct sandbox *s, const char *why) {
-    log_event(LOG_L_WARN, "spare_failed", "sandbox_id", s->id, "spare", s->spare, "why", why, NULL);
+static void leave_spare(struct sandbox *s) {
     s->cold_only = true;
-    spares_discard(s->node->spares, s->spare);
     s->spare[0] = '\0';
     s->link = vm_link_free(s->link);
     s->identifying = false;
     s->phase = VM_PHASE_UNKNOWN;
+}
+
+/* The spare is of no use: a VMM of its own instead. */
+static void go_cold(struct sandbox *s, const char *why) {
+    log_event(LOG_L_WARN, "spare_failed", "sandbox_id", s->id, "spare", s->spare, "why", why, NULL);
+    spares_discard(s->node->spares, s->spare);
+    leave_spare(s);
+}
+
+/* Its snapshot was taken with another engine than the blank runs on, which is as good as it was. */
+static bool is_of_another_engine(const struct sp_error *err) {
+    return err->code == SP_E_CONFLICT && strcmp(err->field, "engine") == 0;
 }
 
 static void on_load_answer(void *ctx, const json_t *reply, const struct sp_error *err) {
@@ -117,7 +126,12 @@ static void on_load_answer(void *ctx, const json_t *reply, const struct sp_error
         has_vm(s);
         return;
     }
-    go_cold(s, err->text);
+    if (is_of_another_engine(err)) {
+        spares_give_back(s->node->spares, s->spare);
+        leave_spare(s);
+    } else {
+        go_cold(s, err->text);
+    }
     ask_start(s);
 }
 

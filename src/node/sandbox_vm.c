@@ -104,6 +104,7 @@ static void take_status(struct sandbox *s, const struct vm_status *status) {
     s->vm_timings = json_incref(status->timings);
     (void)text_copy(s->accelerator, sizeof(s->accelerator), status->accelerator);
     (void)text_copy(s->kernel, sizeof(s->kernel), status->kernel);
+    (void)text_copy(s->vmm, sizeof(s->vmm), status->vmm);
     take_activity(s, status);
 }
 

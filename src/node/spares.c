@@ -55,7 +55,7 @@ bool spare_id_read(const char *id, const char tag[SPARE_TAG_SIZE], struct vm_sha
 static void engine_tag(const struct vm_request_base *b, char tag[SPARE_TAG_SIZE]) {
     char text[512], hex[SHA256_HEX_SIZE];
     (void)text_printf(text, sizeof(text), "%s|%s|%s|%s|%s", b->facts->kernel->sha256, b->facts->kernel->initrd_sha256,
-                      b->facts->qemu_sha256, b->accelerator, SPACE_VERSION);
+                      b->facts->engine, b->accelerator, SPACE_VERSION);
     sha256_memory_hex(text, strlen(text), hex);
     (void)text_printf(tag, SPARE_TAG_SIZE, "0%.*s", (int)SPARE_TAG_SIZE - 2, hex);
 }
@@ -310,6 +310,19 @@ void spares_discard(struct spares *s, const char *id) {
     stop(p, "it was of no use");
 }
 
+void spares_give_back(struct spares *s, const char *id) {
+    char tag[SPARE_TAG_SIZE];
+    struct spare *p = find(s, id);
+    if (!p)
+        p = spare_add(s, id, SPARE_STARTING);
+    p->adopted = true;
+    engine_tag(s->base, tag);
+    if (spare_id_read(id, tag, &p->shape))
+        watch(p);
+    else
+        stop(p, "it was made for another engine");
+}
+
 void spares_stop(struct spares *s, const struct spare *spare) {
     struct spare *p = find(s, spare->id);
     if (p)
@@ -349,10 +362,15 @@ static void take_in(struct spares *s, const char *id, const json_t *vm) {
 void spares_sync(struct spares *s, const json_t *vms) {
     const char *id;
     json_t *vm;
+    char tag[SPARE_TAG_SIZE];
+    struct vm_shape shape;
+    engine_tag(s->base, tag);
     for (struct spare *p = s->first, *next; p; p = next) {
         next = p->next;
         if (p->state == SPARE_STOPPING)
             ask_stop(p);
+        else if (!spare_id_read(p->id, tag, &shape))
+            stop(p, "it was made for another engine"); /* the broker was started anew with it */
         else if (!p->call && (p->state == SPARE_STARTING || p->state == SPARE_LOADING))
             stop(p, "the broker did not answer");
     }

@@ -56,6 +56,8 @@ bool spares_take_blank(struct spares *s, const struct vm_shape *shape, char ret_
 bool spares_take_warm(struct spares *s, const char *key, char ret_id[ID_SIZE], struct vm_link **ret_link);
 /* One that was taken is of no use. Fine for one that is gone, or has become a sandbox's. */
 void spares_discard(struct spares *s, const char *id);
+/* One that was taken is as it was: a blank nobody loaded. */
+void spares_give_back(struct spares *s, const char *id);
 void spares_ping(struct spares *s); /* all that stand by: those that do not answer at all are replaced */
 
 /* The broker is (again) there and has these VMs: id → {alive, snapshot?}. Unknown spares are taken in. */

@@ -20,7 +20,7 @@ void template_spec_init(struct template_spec *spec, const struct desired *d, con
     buf_init(&text, 1024);
     (void)buf_printf(&text, "%s|%s|%s|%u|%u|%s,acpi=%d,accel=%s|%s", spec->digest, f->kernel->sha256,
                      f->kernel->initrd_sha256, spec->vcpus, spec->memory_mib, MACHINE_PROFILE, f->kernel->acpi,
-                     accelerator, f->qemu_sha256);
+                     accelerator, f->engine);
     sha256_memory_hex(text.data, text.len, hex);
     hex[SNAPSHOT_KEY_SIZE - 1] = '\0';
     (void)text_copy(spec->key, sizeof(spec->key), hex);
@@ -63,11 +63,10 @@ static json_t *common_config(const struct vm_request_base *b, uint64_t generatio
     json_int_t retention = (json_int_t)b->settings->session_retention_s * 1000;
     if (deadline_ms > VM_CONFIG_DEADLINE_MS_MAX)
         deadline_ms = VM_CONFIG_DEADLINE_MS_MAX;
-    return json_pack("{s:b, s:I, s:s, s:I, s:{s:s, s:s, s:o}, s:I, s:I, s:I}", "acpi", b->facts->kernel->acpi,
-                     "tsc_khz", (json_int_t)b->facts->tsc_khz, "qemu_version", b->facts->qemu_version, "generation",
-                     (json_int_t)generation, "identity", "hostname", hostname, "machine_id", machine_id, "env", env,
-                     "output_window", window, "session_retention_ms", retention, "deadline_ms",
-                     (json_int_t)deadline_ms);
+    return json_pack("{s:b, s:I, s:I, s:{s:s, s:s, s:o}, s:I, s:I, s:I}", "acpi", b->facts->kernel->acpi, "tsc_khz",
+                     (json_int_t)b->facts->tsc_khz, "generation", (json_int_t)generation, "identity", "hostname",
+                     hostname, "machine_id", machine_id, "env", env, "output_window", window, "session_retention_ms",
+                     retention, "deadline_ms", (json_int_t)deadline_ms);
 }
 
 /* Fields around a config (taken over); checks the one bound that would cost us the connection. */
@@ -287,11 +286,10 @@ uint64_t vm_request_boot_ms(const struct settings *s, const struct template_spec
 
 json_t *vm_request_snapshot_manifest(const struct vm_request_base *b, const struct template_spec *spec) {
     const struct facts *f = b->facts;
-    return json_pack("{s:i, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:I, s:i, s:i}", "format_version", 1, "template",
-                     spec->digest, "vmm", "qemu", "vmm_version", f->qemu_version, "vmm_sha256", f->qemu_sha256,
-                     "machine", MACHINE_PROFILE, "accelerator", b->accelerator, "kernel_sha256", f->kernel->sha256,
-                     "initrd_sha256", f->kernel->initrd_sha256, "tsc_khz", (json_int_t)f->tsc_khz, "vcpus",
-                     (int)spec->vcpus, "memory_mib", (int)spec->memory_mib);
+    return json_pack("{s:i, s:s, s:s, s:s, s:s, s:s, s:s, s:I, s:i, s:i}", "format_version", 1, "template",
+                     spec->digest, "vmm", "qemu", "machine", MACHINE_PROFILE, "accelerator", b->accelerator,
+                     "kernel_sha256", f->kernel->sha256, "initrd_sha256", f->kernel->initrd_sha256, "tsc_khz",
+                     (json_int_t)f->tsc_khz, "vcpus", (int)spec->vcpus, "memory_mib", (int)spec->memory_mib);
 }
 
 json_t *vm_request_sandbox_manifest(const struct vm_request_base *b, const struct template_spec *spec,

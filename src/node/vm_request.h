@@ -21,7 +21,7 @@ struct template_spec {
     unsigned vcpus, memory_mib;
     json_t *manifest; /* owned; NULL: none */
 };
-/* Fills in the key as well: first 32 hex digits of SHA-256("digest|kernel|initrd|vcpus|memory|machine|qemu"). */
+/* Fills in the key as well: first 32 hex digits of SHA-256("digest|kernel|initrd|vcpus|memory|machine|engine"). */
 void template_spec_init(struct template_spec *spec, const struct desired *d, const struct facts *f,
                         const char *accelerator);
 void template_spec_done(struct template_spec *spec);

@@ -69,7 +69,7 @@ static int parse_activity(const json_t *obj, struct vm_status *s, struct sp_erro
 }
 
 static int parse_status(const json_t *obj, const char *id, struct vm_status *s, struct sp_error *err) {
-    const char *name, *accelerator, *kernel;
+    const char *name, *accelerator, *kernel, *vmm;
     json_t *timings = NULL;
     if (json_get_string(obj, "", "id", 1, ID_SIZE - 1, &name, err) < 0 || parse_phase(obj, &s->phase, err) < 0 ||
         json_get_opt_bool(obj, "", "ready", false, &s->ready, err) < 0 ||
@@ -77,6 +77,7 @@ static int parse_status(const json_t *obj, const char *id, struct vm_status *s, 
         json_get_opt_u64(obj, "", "vmm_pid", 0, INT32_MAX, 0, &s->vmm_pid, err) < 0 ||
         json_get_opt_string(obj, "", "accelerator", 1, sizeof(s->accelerator) - 1, "", &accelerator, err) < 0 ||
         json_get_opt_string(obj, "", "kernel", 1, sizeof(s->kernel) - 1, "", &kernel, err) < 0 ||
+        json_get_opt_string(obj, "", "vmm", 1, sizeof(s->vmm) - 1, "", &vmm, err) < 0 ||
         json_get_opt_object(obj, "", "timings", &timings, err) < 0 || parse_activity(obj, s, err) < 0)
         return -SP_E_PROTOCOL;
     if (strcmp(name, id) != 0 && !id_is_valid(name, "spr"))
@@ -85,6 +86,7 @@ static int parse_status(const json_t *obj, const char *id, struct vm_status *s, 
         return -SP_E_PROTOCOL;
     (void)text_copy(s->accelerator, sizeof(s->accelerator), accelerator);
     (void)text_copy(s->kernel, sizeof(s->kernel), kernel);
+    (void)text_copy(s->vmm, sizeof(s->vmm), vmm);
     s->timings = copy_timings(timings);
     return 0;
 }

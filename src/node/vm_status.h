@@ -35,6 +35,7 @@ struct vm_status {
     uint64_t streams, active_ns; /* open now; when the last one was, real time, 0: never */
     char accelerator[8];
     char kernel[8];
+    char vmm[48];                         /* "qemu 7.2.22"; "" from one of a time before it was said */
     char snapshot[ID_SIZE];               /* taken while it has stood still since; "" none */
     enum failure failure;                 /* VM_PHASE_FAILED */
     char message[VM_STATUS_TEXT_MAX + 1]; /* escaped; "" when none */

@@ -184,11 +184,14 @@ void vm_activity_tick(struct vm *vm) {
 
 char *vm_status_json(const struct vm *vm) {
     _cleanup_json_ json_t *status = NULL;
-    status = json_pack("{s:s, s:s, s:s, s:s, s:b, s:I, s:i, s:s, s:s, s:I, s:I, s:o}", "event", "status", "id",
+    char vmm[sizeof(vm->config.qemu_version) + 8];
+
+    (void)text_printf(vmm, sizeof(vmm), "qemu %s", vm->config.qemu_version);
+    status = json_pack("{s:s, s:s, s:s, s:s, s:b, s:I, s:i, s:s, s:s, s:s, s:I, s:I, s:o}", "event", "status", "id",
                        vm->config.id, "mode", vm_mode_name(vm->config.mode), "state", vm_state_name(vm->state), "ready",
                        (int)vm_is_ready(vm), "generation", (json_int_t)vm->config.generation, "vmm_pid",
                        (int)(vm->vmm_ended ? 0 : vm->vmm_pid), "accelerator", vm->config.accelerator, "kernel",
-                       vm->config.kernel, "streams", (json_int_t)vm->activity.streams, "active_realtime_ns",
+                       vm->config.kernel, "vmm", vmm, "streams", (json_int_t)vm->activity.streams, "active_realtime_ns",
                        (json_int_t)vm->activity.active_realtime_ns, "timings", vm_timings_json(&vm->timings));
     if (vm->snapshot[0])
         (void)json_object_set_new(status, "snapshot", json_string(vm->snapshot));

@@ -129,8 +129,8 @@ static int parse_fds(const json_t *broker, struct vm_config *c, struct sp_error 
 }
 
 static int parse_broker(const json_t *broker, struct vm_config *c, struct sp_error *err) {
-    static const char *const keys[] = {"id",         "mode", "kernel", "accelerator", "vcpus",
-                                       "memory_mib", "qemu", "vm_dir", "fds",         NULL};
+    static const char *const keys[] = {"id",   "mode",         "kernel", "accelerator", "vcpus", "memory_mib",
+                                       "qemu", "qemu_version", "vm_dir", "fds",         NULL};
     uint64_t vcpus = 0, memory = 0;
     int r;
     if ((r = json_check_keys(broker, "broker", keys, err)) < 0 ||
@@ -142,6 +142,7 @@ static int parse_broker(const json_t *broker, struct vm_config *c, struct sp_err
         (r = json_get_u64(broker, "broker", "memory_mib", VM_CONFIG_MEMORY_MIB_MIN, VM_CONFIG_MEMORY_MIB_MAX, &memory,
                           err)) < 0 ||
         (r = get_copy(broker, "broker", "qemu", 2, sizeof(c->qemu), NULL, c->qemu, err)) < 0 ||
+        (r = get_copy(broker, "broker", "qemu_version", 1, sizeof(c->qemu_version), NULL, c->qemu_version, err)) < 0 ||
         (r = get_copy(broker, "broker", "vm_dir", 2, sizeof(c->vm_dir), NULL, c->vm_dir, err)) < 0)
         return r;
     if (!id_is_valid(c->id, "sbx") && !id_is_valid(c->id, "tpb") && !id_is_valid(c->id, "spr"))
@@ -207,14 +208,13 @@ static int parse_guest(const json_t *config, struct vm_config *c, struct sp_erro
 }
 
 static int parse_node(const json_t *config, struct vm_config *c, struct sp_error *err) {
-    static const char *const keys[] = {"acpi",       "tsc_khz",  "qemu_version",  "cpu_model",
-                                       "generation", "identity", "output_window", "session_retention_ms",
-                                       "probe",      "start",    "deadline_ms",   NULL};
+    static const char *const keys[] = {
+        "acpi",  "tsc_khz", "cpu_model",   "generation", "identity", "output_window", "session_retention_ms",
+        "probe", "start",   "deadline_ms", NULL};
     int r;
     if ((r = json_check_keys(config, "config", keys, err)) < 0 ||
         (r = json_get_opt_bool(config, "config", "acpi", false, &c->acpi, err)) < 0 ||
         (r = json_get_opt_u64(config, "config", "tsc_khz", 0, 100000000, 0, &c->tsc_khz, err)) < 0 ||
-        (r = get_copy(config, "config", "qemu_version", 1, sizeof(c->qemu_version), NULL, c->qemu_version, err)) < 0 ||
         (r = get_copy(config, "config", "cpu_model", 0, sizeof(c->cpu_model), "", c->cpu_model, err)) < 0 ||
         (r = parse_guest(config, c, err)) < 0 ||
         (r = json_get_opt_u64(config, "config", "output_window", 4096, 16 * 1024 * 1024, 256 * 1024, &c->output_window,
@@ -273,8 +273,7 @@ static void take_guest(struct vm_config *c, struct vm_config *from) {
 int vm_config_load(struct vm_config *c, const json_t *config, struct sp_error *err) {
     struct vm_config parsed = {.mode = VM_MODE_CLONE};
     int r = parse_node(config, &parsed, err);
-    if (r >= 0 && (parsed.acpi != c->acpi || strcmp(parsed.qemu_version, c->qemu_version) != 0 ||
-                   strcmp(parsed.cpu_model, c->cpu_model) != 0))
+    if (r >= 0 && (parsed.acpi != c->acpi || strcmp(parsed.cpu_model, c->cpu_model) != 0))
         r = sp_error_field(err, SP_E_INVALID, "config", "is for another machine than this blank");
     if (r >= 0) {
         take_guest(c, &parsed);

@@ -11,16 +11,17 @@
  *    "id": "sbx_…"|"tpb_…"|"spr_…", "mode": "clone"|"template_boot"|"blank"|"boot",
  *    "kernel": "stock"|"lean", "accelerator": "tcg"|"kvm", "vcpus": 1..32, "memory_mib": 64..262144,
  *    "qemu": "/usr/bin/qemu-system-x86_64",          path in the VMM's root
+ *    "qemu_version": "7.2.22",                       of that one: a restore's may be older than the host's
  *    "vm_dir": "/vm",                                directory in the VMM's root, see below
  *    "fds": {"control": N, "guest": N, "stub": N, "tap": N, "memory": N, "disk": N, "devices": N} },
  *  "config": {                    vm_start's `config`, handed on as it is; see struct vm_config for the limits
- *    "acpi": bool, "tsc_khz": N, "qemu_version": "7.2.22", "cpu_model": "max"?,
+ *    "acpi": bool, "tsc_khz": N, "cpu_model": "max"?,
  *    "generation": N, "identity": {"hostname": "...", "machine_id": "<32 hex>", "env": ["K=V", ...]},
  *    "output_window": bytes, "session_retention_ms": N?, "probe": {"argv": [...], "user": "...", "timeout_ms": N}?,
  *    "start": {"argv": [...], "user": "...", "env": ["K=V", ...], "cwd": "/"}?, "deadline_ms": N } }
  *
  * Unknown keys are refused in both objects. A blank's config has no generation and no identity: they come with `load`,
- * whose config is whole and must name the same machine (acpi, qemu_version, cpu_model).
+ * whose config is whole and must name the same machine (acpi, cpu_model).
  *
  * Descriptors, all inherited (CLOEXEC cleared), everything else closed by the broker; 0, 1, 2 are open: 0 and 1 may be
  * /dev/null, 2 is the log (JSON lines):
@@ -89,13 +90,13 @@ struct vm_config {
     unsigned vcpus;
     unsigned memory_mib;
     char qemu[256];
+    char qemu_version[32];
     char vm_dir[128];
     int fd_control, fd_guest, fd_stub, fd_tap;
     int fd_memory, fd_disk, fd_devices; /* -1: a blank has none yet, a boot no devices */
     /* node */
     bool acpi;
     uint64_t tsc_khz; /* 0: unknown, left out of the kernel's command line */
-    char qemu_version[32];
     char cpu_model[64];
     uint64_t generation;
     char hostname[65];

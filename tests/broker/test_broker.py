@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import select
 import signal
 import socket
@@ -44,8 +45,10 @@ def refused(code, fn, *args, **kw):
 
 
 def test_hello(broker):
-    assert broker.client.hello == {"version": 1, "accelerators": ["tcg"] if not os.path.exists("/dev/kvm") else ["kvm", "tcg"],
-                                   "cgroup": "v1" if os.path.isdir("/sys/fs/cgroup/pids") else "v2"}
+    hello = dict(broker.client.hello)
+    assert re.fullmatch("[0-9a-f]{64}", hello.pop("engine"))
+    assert hello == {"version": 1, "accelerators": ["tcg"] if not os.path.exists("/dev/kvm") else ["kvm", "tcg"],
+                     "cgroup": "v1" if os.path.isdir("/sys/fs/cgroup/pids") else "v2"}
 
 
 def test_stat(broker):

@@ -12,7 +12,7 @@ from driver import MIB, Broker, Refused, UID_BASE, alive, vm_id
 from lib import hostdiff
 from lib.sizes import size
 
-JOB_STEPS = ["start.source", "start.directory", "start.disk", "start.state", "start.boot_files", "start.sockets", "start.cgroup",
+JOB_STEPS = ["start.source", "start.engine", "start.directory", "start.disk", "start.state", "start.boot_files", "start.sockets", "start.cgroup",
              "start.config", "start.mounts", "start.fork", "start.ready", "start.record", "start.release", "start.confirm"]
 CHILD_STEPS = ["vm.cgroup", "vm.network", "vm.root", "vm.drop", "vm.exec", "stub.root", "stub.drop"]
 

@@ -17,8 +17,9 @@ REQUESTS = {
     "vm_snapshot": {"id", "snapshot", "then", "content", "manifest"}, "snapshot_copy": {"snapshot", "to", "manifest"},
     "snapshot_stat": {"snapshot"}, "snapshot_list": {"after"},
     "vm_stop": {"id"}, "vm_list": {"after"}, "snapshot_seal": {"id", "snapshot", "manifest"}, "snapshot_remove": {"snapshot"},
-    "template_list": set(), "template_remove": {"template"}, "stat": set(), "sweep": {"known"}}
-CONFIG = {"acpi", "tsc_khz", "qemu_version", "cpu_model", "generation", "identity", "output_window", "session_retention_ms", "probe",
+    "template_list": set(), "template_remove": {"template"}, "stat": set(), "sweep": {"known"},
+    "engine_list": set(), "engine_remove": {"engine"}}
+CONFIG = {"acpi", "tsc_khz", "cpu_model", "generation", "identity", "output_window", "session_retention_ms", "probe",
           "start", "deadline_ms"}
 LIFECYCLE = {"pause": {"request", "seq"}, "resume": {"request", "seq"},
              "identify": {"request", "seq", "id", "generation", "identity", "session_retention_ms"}}
@@ -75,7 +76,7 @@ class FakeVm:
         status = {"event": "status", "id": self.called, "mode": self.mode, "state": self.state,
                   "ready": self.state == "running" if self.ready is None else self.ready,
                   "generation": self.generation, "vmm_pid": 4242,
-                  "accelerator": self.request["accelerator"], "kernel": self.request["kernel"],
+                  "accelerator": self.request["accelerator"], "kernel": self.request["kernel"], "vmm": "qemu 7.2.22",
                   "streams": self.streams, "active_realtime_ns": self.active,
                   "timings": {"load_ms": 12.5, "total_ms": 80}}
         if self.snapshot:
@@ -230,6 +231,8 @@ class FakeBroker:
         self.hooks = {}         # pause, resume, identify → function(vm) that may return an error code, or "silent"
         self.swept = []
         self.accelerators = ["tcg"]
+        self.engine = "e" * 64
+        self.engines = {}  # others: how many snapshots need each
         self.boot_time = 0.02
         self.page = 100
         self.disks = set()      # of the snapshots: those of the disk alone
@@ -323,7 +326,16 @@ class FakeBroker:
 
     def do_hello(self, fields):
         assert fields == {"version": 1}
-        return {"version": 1, "accelerators": self.accelerators, "cgroup": "v1"}
+        return {"version": 1, "accelerators": self.accelerators, "cgroup": "v1", "engine": self.engine}
+
+    def do_engine_list(self, fields):
+        return {"engines": [{"engine": e, "qemu_version": "7.2.22", "bytes": 50000, "snapshots": n, "vms": 0, "current": e == self.engine}
+                            for e, n in {self.engine: 0, **self.engines}.items()]}
+
+    def do_engine_remove(self, fields):
+        if fields["engine"] == self.engine or self.engines.get(fields["engine"]):
+            raise Refusal("conflict", "", "in use")
+        self.engines.pop(fields["engine"], None)
 
     def do_vm_start(self, fields):
         self.check_config(fields)

@@ -29,6 +29,7 @@ UIDS = 8192
 OURS = re.compile(r"^(space|qemu-system)")
 SKIPPED_DIRS = {"db", "log", "etc", "kernels", "__pycache__"}
 CLASSES = ("processes", "netns", "taps", "mounts", "loops", "cgroups", "unix_sockets", "listeners", "files", "nft", "shm")
+ENGINE = re.compile(r"/engines/[0-9a-f]{64}(/|$)")  # made before the first VM, and kept: not one that is only half there
 CLONE_NEWNET = 0x40000000
 
 
@@ -245,7 +246,7 @@ def list_files(scope):
                 kind = stat.S_IFMT(os.lstat(path).st_mode)
             except OSError:
                 continue
-            if not name.endswith((".pid", ".log")):
+            if not name.endswith((".pid", ".log")) and not ENGINE.search(path):
                 found.append(os.path.relpath(path, scope.state_dir) + {stat.S_IFDIR: "/", stat.S_IFSOCK: "="}.get(kind, ""))
     return set(found)
 

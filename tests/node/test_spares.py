@@ -417,6 +417,8 @@ def test_garbage(cold):
     known, stray = new_id("snp"), new_id("snp")
     cold.broker.snapshots |= {known, stray}
     cold.control.snapshots[known] = "ready"
+    unused, needed = "a" * 64, "b" * 64
+    cold.broker.engines = {unused: 0, needed: 1}
     cold.broker.page = 1
     cold.start(garbage_grace_s=1)
     cold.control.wait_for(lambda: cold.control.polls)
@@ -425,5 +427,7 @@ def test_garbage(cold):
         cold.broker.start()
         time.sleep(1.3)
     cold.broker.wait(lambda: stray not in cold.broker.snapshots)
+    cold.broker.wait(lambda: unused not in cold.broker.engines)
     assert known in cold.broker.snapshots and set(cold.control.asked) == {known, stray}
-    cold.control.wait_for(lambda: cold.control.garbage and cold.control.garbage[0] == {"snapshots": 1, "bytes": 1000})
+    assert set(cold.broker.engines) == {needed}
+    cold.control.wait_for(lambda: cold.control.garbage and cold.control.garbage[0] == {"snapshots": 1, "engines": 1, "bytes": 51000})

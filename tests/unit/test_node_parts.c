@@ -66,7 +66,7 @@ static int setup(void **state) {
     facts.kernel = facts.kernels;
     memset(facts.kernels[0].sha256, 'a', 64);
     memset(facts.kernels[0].initrd_sha256, 'b', 64);
-    memset(facts.qemu_sha256, 'c', 64);
+    memset(facts.engine, 'c', 64);
     (void)text_copy(facts.kernels[0].profile, sizeof(facts.kernels[0].profile), "lean");
     (void)text_copy(facts.qemu_version, sizeof(facts.qemu_version), "7.2.22");
     return 0;
@@ -83,10 +83,11 @@ static struct desired some_desired(json_t *manifest, json_t *env) {
 /* What we ask for is what space-vm accepts. */
 static void assert_config_is_good(const json_t *fields) {
     json_t *whole =
-        json_pack("{s:{s:s, s:s, s:s, s:s, s:i, s:i, s:s, s:s, s:{s:i, s:i, s:i, s:i, s:i, s:i, s:i}}, s:O}", "broker",
-                  "id", ID, "mode", "clone", "kernel", "lean", "accelerator", "tcg", "vcpus", 1, "memory_mib", 512,
-                  "qemu", "/usr/bin/qemu", "vm_dir", "/vm", "fds", "control", 3, "guest", 4, "stub", 5, "tap", 6,
-                  "memory", 7, "disk", 8, "devices", 9, "config", json_object_get(fields, "config"));
+        json_pack("{s:{s:s, s:s, s:s, s:s, s:i, s:i, s:s, s:s, s:s, s:{s:i, s:i, s:i, s:i, s:i, s:i, s:i}}, s:O}",
+                  "broker", "id", ID, "mode", "clone", "kernel", "lean", "accelerator", "tcg", "vcpus", 1, "memory_mib",
+                  512, "qemu", "/usr/bin/qemu", "qemu_version", "7.2.22", "vm_dir", "/vm", "fds", "control", 3, "guest",
+                  4, "stub", 5, "tap", 6, "memory", 7, "disk", 8, "devices", 9, "config",
+                  json_object_get(fields, "config"));
     char *text = json_print(whole);
     struct vm_config config;
     assert_ok(vm_config_parse(text, strlen(text), &config, &unit_error));

@@ -288,10 +288,9 @@ json_t *harness_config(const struct harness *h, bool template_boot) {
     json_t *config;
     random_bytes(bytes, sizeof(bytes));
     text_hex(machine_id, bytes, sizeof(bytes));
-    config = json_pack("{s:b, s:I, s:s, s:i, s:{s:s, s:s, s:[s]}, s:i, s:i}", "acpi", (int)h->acpi, "tsc_khz",
-                       (json_int_t)h->tsc_khz, "qemu_version", h->qemu_version, "generation", 1, "identity", "hostname",
-                       "harness", "machine_id", machine_id, "env", "SPACE_TEST=1", "output_window", 262144,
-                       "deadline_ms", (int)h->deadline_ms);
+    config = json_pack("{s:b, s:I, s:i, s:{s:s, s:s, s:[s]}, s:i, s:i}", "acpi", (int)h->acpi, "tsc_khz",
+                       (json_int_t)h->tsc_khz, "generation", 1, "identity", "hostname", "harness", "machine_id",
+                       machine_id, "env", "SPACE_TEST=1", "output_window", 262144, "deadline_ms", (int)h->deadline_ms);
     if (!config)
         harness_die("configuration");
     if (h->cpu_model[0])
@@ -310,14 +309,14 @@ static char *config_json(const struct harness *h, const struct harness_vm *vm, b
     for (size_t i = 0; i < FDS; i++)
         if (fds[i] >= 0)
             (void)json_object_set_new(numbers, names[i], json_integer(fds[i]));
-    json_t *broker =
-        json_pack("{s:s, s:s, s:s, s:s, s:i, s:i, s:s, s:s, s:o}", "id", vm->id, "mode",
-                  vm->blank   ? "blank"
-                  : vm->boots ? "boot"
-                  : clone     ? "clone"
-                              : "template_boot",
-                  "kernel", h->kernel, "accelerator", h->accelerator, "vcpus", (int)h->vcpus, "memory_mib",
-                  (int)h->memory_mib, "qemu", h->qemu, "vm_dir", harness_path(dir, "%s/vm", vm->dir), "fds", numbers);
+    json_t *broker = json_pack("{s:s, s:s, s:s, s:s, s:i, s:i, s:s, s:s, s:s, s:o}", "id", vm->id, "mode",
+                               vm->blank   ? "blank"
+                               : vm->boots ? "boot"
+                               : clone     ? "clone"
+                                           : "template_boot",
+                               "kernel", h->kernel, "accelerator", h->accelerator, "vcpus", (int)h->vcpus, "memory_mib",
+                               (int)h->memory_mib, "qemu", h->qemu, "qemu_version", h->qemu_version, "vm_dir",
+                               harness_path(dir, "%s/vm", vm->dir), "fds", numbers);
     if (vm->blank) {
         (void)json_object_del(config, "generation");
         (void)json_object_del(config, "identity");
