@@ -92,7 +92,10 @@ static int reconcile_all(struct keeper *k, const struct store_result *res, int n
                                         [PLAN_FINISH_FORK] = "forked"};
     for (int i = 0; i < n; i++) {
         struct one o = {.id = lifecycle_work_id(res, i)};
-        int r = store_transaction(k->db, true, reconcile_one, &o, err);
+        bool is_due = false;
+        int r = lifecycle_is_due(k->db, o.id, &is_due, err);
+        if (r == 0 && is_due)
+            r = store_transaction(k->db, true, reconcile_one, &o, err);
         if (r < 0)
             return r;
         if (o.verb == PLAN_NOTHING)

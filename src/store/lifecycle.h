@@ -90,5 +90,8 @@ int lifecycle_fail_all_of_node(struct store *s, const char *node_id, struct sp_e
 int lifecycle_take_outbox(struct store *s, struct store_result **ret_res, int *ret_n, struct sp_error *err);
 int lifecycle_find_work(struct store *s, struct store_result **ret_res, int *ret_n, struct sp_error *err);
 const char *lifecycle_work_id(const struct store_result *res, int row);
+/* Whether lifecycle_reconcile() would do something now. Takes no lock, so that nobody who asks for something waits for a look
+ * that mostly finds nothing to do. */
+int lifecycle_is_due(struct store *s, const char *id, bool *ret_due, struct sp_error *err);
 /* In a transaction: skips what another replica holds, plans with fresh rows, applies. *ret_verb: what was done. */
 int lifecycle_reconcile(struct store *s, const char *id, enum plan_verb *ret_verb, struct sp_error *err);

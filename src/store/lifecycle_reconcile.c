@@ -11,9 +11,10 @@
 int lifecycle_take_outbox(struct store *s, struct store_result **ret_res, int *ret_n, struct sp_error *err) {
     struct pg_args a = {0};
     pg_int(&a, WORK_MAX);
+    /* Not flushed: rows that come back after a crash are looked at twice, and a caller's commit need not wait behind it. */
     int r = pg_run(s,
                    "DELETE FROM outbox WHERE id IN (SELECT id FROM outbox ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED) "
-                   "RETURNING sandbox_id",
+                   "RETURNING sandbox_id, set_config('synchronous_commit', 'off', true)",
                    &a, ret_res, err);
     if (r == 0)
         *ret_n = pg_rows(*ret_res);
@@ -56,12 +57,8 @@ struct work {
 
 static int load_work(struct store *s, const char *id, struct work *w, struct sp_error *err) {
     struct pg_args a = {0};
-    uint64_t locked = 0;
     pg_text(&a, id);
-    int r = pg_count(s, "SELECT 1 FROM sandboxes WHERE id = $1 FOR NO KEY UPDATE SKIP LOCKED", &a, &locked, err);
-    if (r < 0 || locked == 0)
-        return r;
-    r = pg_run(
+    int r = pg_run(
         s,
         "SELECT b.id, b.state, b.node_id, b.released_at IS NOT NULL, b.vcpus, b.memory_mib, b.operation_id, "
         "o.kind, " PG_MS("o.deadline_at") ", " PG_MS(
@@ -133,13 +130,22 @@ static int finish_fork(struct store *s, const struct work *w, const struct opera
     return r < 0 ? r : lifecycle_finish_operation(s, w->operation_id, end, err);
 }
 
-static int apply(struct store *s, const struct work *w, enum plan_verb *ret_verb, struct sp_error *err) {
+/* Placement looks at the nodes under a lock of its own, so the plan gets none here. */
+static struct plan_action plan_of(const struct work *w) {
     struct plan_action action;
+    plan(&w->sandbox, 1, NULL, 0, w->now_ms, &action);
+    return action;
+}
+
+static bool needs_node(const struct work *w, const struct plan_action *action) {
+    return action->verb == PLAN_NOTHING && w->sandbox.state == SANDBOX_CREATING && !w->sandbox.has_node;
+}
+
+static int apply(struct store *s, const struct work *w, enum plan_verb *ret_verb, struct sp_error *err) {
+    struct plan_action action = plan_of(w);
     struct operation_end end = {.message = ""};
     int r = 0;
-    /* Placement looks at the nodes under a lock of its own, so the plan gets none here. */
-    plan(&w->sandbox, 1, NULL, 0, w->now_ms, &action);
-    if (action.verb == PLAN_NOTHING && w->sandbox.state == SANDBOX_CREATING && !w->sandbox.has_node)
+    if (needs_node(w, &action))
         return assign(s, w, ret_verb, err);
     end.failure = action.failure;
     if (action.verb == PLAN_FAIL)
@@ -158,10 +164,28 @@ static int apply(struct store *s, const struct work *w, enum plan_verb *ret_verb
     return r;
 }
 
+int lifecycle_is_due(struct store *s, const char *id, bool *ret_due, struct sp_error *err) {
+    struct work w = {0};
+    int r = load_work(s, id, &w, err);
+    *ret_due = false;
+    if (r == 0 && w.is_there) {
+        struct plan_action action = plan_of(&w);
+        *ret_due = action.verb != PLAN_NOTHING || needs_node(&w, &action);
+    }
+    w.res = store_result_free(w.res);
+    return r;
+}
+
 int lifecycle_reconcile(struct store *s, const char *id, enum plan_verb *ret_verb, struct sp_error *err) {
     struct work w = {0};
+    struct pg_args a = {0};
+    uint64_t locked = 0;
     *ret_verb = PLAN_NOTHING;
-    int r = load_work(s, id, &w, err);
+    pg_text(&a, id);
+    int r = pg_count(s, "SELECT 1 FROM sandboxes WHERE id = $1 FOR NO KEY UPDATE SKIP LOCKED", &a, &locked, err);
+    if (r < 0 || locked == 0)
+        return r;
+    r = load_work(s, id, &w, err);
     if (r == 0 && w.is_there)
         r = apply(s, &w, ret_verb, err);
     w.res = store_result_free(w.res);
