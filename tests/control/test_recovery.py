@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Replicas come and go, the database too: nothing is lost, nothing is done twice, everything goes on by itself."""
+import pathlib
 import signal
 import threading
 import time
@@ -76,7 +77,8 @@ def test_replicas_start_at_once(own_world):
         c.start(wait=False)
     for c in replicas:
         c.wait_ready()
-    assert w.sql("SELECT version FROM schema_migrations ORDER BY version") == [["1"], ["2"]]
+    there_are = sorted((pathlib.Path(__file__).resolve().parents[2] / "src/store/migrations").glob("*.sql"))
+    assert w.sql("SELECT version FROM schema_migrations ORDER BY version") == [[str(int(f.name[:4]))] for f in there_are]
     assert w.sql("SELECT count(*) FROM tenants") == [["1"]]
 
 
