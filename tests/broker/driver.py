@@ -14,14 +14,17 @@ import socket
 import subprocess
 import tempfile
 import time
+import zlib
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("SPACE_BUILD_DIR", ROOT / "build"))
 PROGRAM = BUILD / "src" / "broker" / "space-broker"
 PROBE = BUILD / "tests" / "broker" / "jail_probe"
-# Workers of one run beside each other (pytest-xdist) share no uid, and so no control group.
+# Workers beside each other (pytest-xdist) and runs beside each other share no uid, and so no control group. Systems of other tests
+# stay below this (lib/system.py).
 WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-UID_BASE = int(os.environ.get("SPACE_TEST_UID_BASE", "1820000")) + WORKER * 100000
+RUN = zlib.crc32(os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid())).encode()) % 90
+UID_BASE = int(os.environ.get("SPACE_TEST_UID_BASE", str(2002000000 + RUN * 1500000))) + WORKER * 100000
 NODE_UID = UID_BASE + 2
 GATEWAY_GID = UID_BASE + 3
 MIB = 1024 * 1024
