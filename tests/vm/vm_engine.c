@@ -116,9 +116,10 @@ static void check_ticks(const struct harness_vm *vm) {
                            " close(\"/proc/interrupts\"); return n }"
                            " BEGIN { a = ticks(); system(\"sleep 8\"); print ticks() - a }'",
                            text, sizeof(text));
-    double rate = strtod(text, NULL) / 8; /* awk's and sleep's own are in it */
+    double rate =
+        strtod(text, NULL) / 8; /* those of awk and sleep are in it: the more, the longer a busy host takes for them */
     (void)text_printf(detail, sizeof(detail), "%.0f a second by %s", rate, device);
-    check(code == 0 && rate > 0 && rate < (strcmp(device, "lapic") == 0 ? 30 : 70), "an idle guest hardly ticks",
+    check(code == 0 && rate > 0 && rate < (strcmp(device, "lapic") == 0 ? 80 : 120), "an idle guest hardly ticks",
           detail);
 }
 
