@@ -102,6 +102,12 @@ class Rig:
                 return op
             assert time.monotonic() < end, "%s is %s\n%s" % (op_id, op["state"], self.system.logs())
 
+    def back(self, whom):
+        """Who was killed is there again."""
+        self.system.wait_ready()
+        if whom == "postgres":  # readiness may have been that of a connection of before: until something new is recorded
+            self.patient(lambda: self.api.call("POST", "/v1/sandboxes/%s/sessions" % self.sid, {"command": "true"}))
+
     def kill(self, whom):
         if whom in ("space-vm", "vmm"):
             try:
@@ -255,7 +261,7 @@ def case(rig, name, point, action, is_behind):
         if killer:
             killer.join()
             op, vm_killed = rig.final(a.json["operation_id"]), action in ("space-vm", "vmm")
-            rig.system.wait_ready()
+            rig.back(action)
             check(rig, name, op, vm_killed, a.json)
             return True
         end = time.monotonic() + 10
@@ -271,7 +277,7 @@ def case(rig, name, point, action, is_behind):
     finally:
         rig.faults.disarm()
     if action in ("kill_broker",) + OUTSIDE:
-        rig.system.wait_ready()
+        rig.back(action)
     check(rig, name, op, vm_killed, a.json)
     tidy(rig, name, a.json)
     return met
