@@ -78,13 +78,15 @@ int snapshot_manifest_content(const json_t *manifest, enum request_content *ret,
     return r < 0 ? r : sp_error_set(err, SP_E_CORRUPT, "the manifest has an unknown content");
 }
 
-int snapshot_content(const struct layout *layout, const char *key, enum request_content *ret, struct sp_error *err) {
+static int manifest_of(const struct layout *layout, const char *key, json_t **ret, struct sp_error *err) {
     _cleanup_close_ int dir = -1;
-    _cleanup_json_ json_t *manifest = NULL;
     int r = snapshot_open(layout, key, &dir, err);
+    return r < 0 ? r : snapshot_read_manifest(dir, key, ret, err);
+}
 
-    if (r == 0)
-        r = snapshot_read_manifest(dir, key, &manifest, err);
+int snapshot_content(const struct layout *layout, const char *key, enum request_content *ret, struct sp_error *err) {
+    _cleanup_json_ json_t *manifest = NULL;
+    int r = manifest_of(layout, key, &manifest, err);
     return r < 0 ? r : snapshot_manifest_content(manifest, ret, err);
 }
 
@@ -186,13 +188,10 @@ int snapshot_check(const struct layout *layout, const char *key, enum snapshot_d
 }
 
 int snapshot_template(const struct layout *layout, const char *key, char dst[SHA256_HEX_SIZE], struct sp_error *err) {
-    _cleanup_close_ int dir = -1;
     _cleanup_json_ json_t *manifest = NULL;
     const char *digest;
-    int r = snapshot_open(layout, key, &dir, err);
+    int r = manifest_of(layout, key, &manifest, err);
 
-    if (r == 0)
-        r = snapshot_read_manifest(dir, key, &manifest, err);
     if (r == 0)
         r = json_get_string(manifest, "", "template", SHA256_HEX_SIZE - 1, SHA256_HEX_SIZE - 1, &digest, err);
     if (r == 0)
@@ -202,13 +201,10 @@ int snapshot_template(const struct layout *layout, const char *key, char dst[SHA
 
 int snapshot_engine(const struct layout *layout, const char *key, char dst[SHA256_HEX_SIZE],
                     char version[RECORD_VERSION_SIZE], struct sp_error *err) {
-    _cleanup_close_ int dir = -1;
     _cleanup_json_ json_t *manifest = NULL;
     const char *engine = "", *qemu_version = "";
-    int r = snapshot_open(layout, key, &dir, err);
+    int r = manifest_of(layout, key, &manifest, err);
 
-    if (r == 0)
-        r = snapshot_read_manifest(dir, key, &manifest, err);
     if (r == 0)
         r = json_get_opt_string(manifest, "", "engine", SHA256_HEX_SIZE - 1, SHA256_HEX_SIZE - 1, "", &engine, err);
     if (r == 0)

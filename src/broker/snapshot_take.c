@@ -21,8 +21,8 @@
 #define STOP_MS 20000  /* the guest freezes its processes, the VMM saves its devices */
 #define GO_MS 15000    /* and goes on */
 #define LET_GO_MS 1000
-#define MIB 1048576ull
 #define COMMIT_MS 1000 /* to forget pages; not waited for any longer */
+#define MIB 1048576ull
 
 /* memory or disk.img: the snapshot's own file, and its base's (-1: it begins empty). */
 struct part {
@@ -134,9 +134,12 @@ static int begin(struct work *w, struct sp_error *err) {
 
 static int clone_memory(struct work *w, struct sp_error *err) {
     struct part *memory = &w->parts[MEMORY];
-    int r = is_full(w) ? create(w, LAYOUT_MEMORY, O_RDWR, &memory->fd, err) : 0;
+    int r;
 
-    if (r < 0 || !is_full(w))
+    if (!is_full(w))
+        return 0;
+    r = create(w, LAYOUT_MEMORY, O_RDWR, &memory->fd, err);
+    if (r < 0)
         return r;
     if (memory->base >= 0)
         return reflink_clone(memory->fd, memory->base, "memory", err);

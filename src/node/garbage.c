@@ -108,6 +108,12 @@ static void note(struct garbage *g, const char *id, bool is_engine, uint64_t byt
     s->pass = g->pass;
 }
 
+/* `code` of control's answer, NULL when it was not control. */
+static void cut_short(struct garbage *g, const struct sp_error *why, const char *code) {
+    log_error(LOG_L_WARN, "garbage_pass_cut_short", why, code ? "code" : NULL, code, NULL);
+    garbage_cancel(g);
+}
+
 /* ---- engines ---- */
 
 static bool is_in_use(const json_t *engine) {
@@ -122,8 +128,7 @@ static void on_engines(void *ctx, const json_t *reply, const struct sp_error *er
     size_t i;
     g->call = NULL;
     if (err) {
-        log_error(LOG_L_WARN, "garbage_pass_cut_short", err, NULL);
-        garbage_cancel(g);
+        cut_short(g, err, NULL);
         return;
     }
     json_array_foreach (json_object_get(reply, "engines"), i, item) {
@@ -150,8 +155,7 @@ static void on_known(void *ctx, const struct internal_answer *a) {
     size_t i;
     g->question = NULL;
     if (!json_is_array(unknown)) {
-        log_error(LOG_L_WARN, "garbage_pass_cut_short", &a->error, "code", a->code, NULL);
-        garbage_cancel(g);
+        cut_short(g, &a->error, a->code);
         return;
     }
     json_array_foreach (unknown, i, item) {
@@ -172,10 +176,8 @@ static void ask_control(struct garbage *g) {
     json_object_foreach (g->page, id, value)
         (void)json_array_append_new(ids, json_string(id));
     body = json_pack("{s:o}", "ids", ids);
-    if (control_link_post(g->node->control, "snapshots", body, on_known, g, &g->question, &err) < 0) {
-        log_error(LOG_L_WARN, "garbage_pass_cut_short", &err, NULL);
-        garbage_cancel(g);
-    }
+    if (control_link_post(g->node->control, "snapshots", body, on_known, g, &g->question, &err) < 0)
+        cut_short(g, &err, NULL);
     json_decref(body);
 }
 
@@ -185,8 +187,7 @@ static void on_page(void *ctx, const json_t *reply, const struct sp_error *err) 
     size_t i;
     g->call = NULL;
     if (err) {
-        log_error(LOG_L_WARN, "garbage_pass_cut_short", err, NULL);
-        garbage_cancel(g);
+        cut_short(g, err, NULL);
         return;
     }
     json_decref(g->page);

@@ -60,8 +60,8 @@ void operate(struct vm *vm);
 bool operate_refuse(struct vm *vm, const char *code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 /* `done` of the operation as it stands, once. */
 void operate_answer(struct vm *vm);
-/* Commands frozen, with `sync` the guest's root file system written out, streams standing still, machine stopped. False: it runs as before and the operation is refused, or
- * the VM failed. */
+/* Commands frozen, with `sync` the guest's root file system written out, streams standing still, machine stopped. False: it
+ * runs as before and the operation is refused, or the VM failed. */
 bool operate_stand(struct vm *vm, bool sync, uint64_t *since);
 /* And back: the machine goes on, and with the clock right the commands. */
 bool operate_go_on(struct vm *vm, uint64_t *since);
