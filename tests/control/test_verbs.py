@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pause, suspend, wake, snapshot, fork and roll back: every verb in every state, what is refused and how, what a node that fails
 leaves, and that delete wins over each."""
+import time
+
 import pytest
 from harness import wait_for
 
@@ -53,6 +55,28 @@ def quiet(silent):
     w, node, api = silent()
     node.reaction = lambda i: []
     return w, node, api, start(api, node)
+
+
+def test_what_a_pause_asks_of_the_database(own_world):
+    """A notification is told once: each look at the node's list that finds nothing new would come with every pause."""
+    w = own_world()
+    w.replica()
+    w.seed()
+    w.node()
+    api = w.replicas[0].admin()
+    box = api.post("/v1/sandboxes", {"template": "seed"}, prefer=20).json["sandbox"]
+
+    def transactions():
+        time.sleep(11)  # a connection that rests reports after ten seconds
+        return int(w.sql("SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()")[0][0])
+
+    before, rounds = transactions(), 100
+    for _ in range(rounds):
+        done(do(api, box, "pause"), "paused")
+        done(do(api, box, "wake"), "running")
+    each = (transactions() - before) / (2 * rounds)  # the reconciler's passes of those seconds among them
+    print("%.1f transactions a verb" % each)
+    assert each < 9, each
 
 
 def test_pause_and_wake(api, running):

@@ -209,6 +209,42 @@ static void test_workers(void **state) {
     assert_fails(worker_pool_new(rig.loop, &opt, &pool, &unit_error), SP_E_UNAVAILABLE);
 }
 
+struct context_job {
+    struct worker_job job;
+    void *context;
+};
+
+static void note_context(struct worker_job *j, void *thread_ctx) {
+    ((struct context_job *)j)->context = thread_ctx;
+}
+
+static void count_done(struct worker_job *j, bool ran) {
+    (void)j;
+    n_done += ran;
+}
+
+/* Who rested last works next: one job after the other stays on one context, where taking turns would change it each time. */
+static void test_one_worker_is_enough_for_one_job_at_a_time(void **state) {
+    enum { JOBS = 40 };
+    struct worker_pool_options opt = {
+        .threads = 4, .queue_max = 4, .name = "test", .thread_init = make_context, .thread_done = drop_context};
+    struct context_job jobs[JOBS] = {0};
+    struct worker_pool *pool;
+    unsigned changes = 0;
+    (void)state;
+    assert_ok(worker_pool_new(rig.loop, &opt, &pool, &unit_error));
+    for (unsigned i = 0; i < JOBS; i++) {
+        (void)usleep(2000); /* until the worker of the last one rests */
+        jobs[i].job = (struct worker_job){.run = note_context, .done = count_done};
+        n_done = 0;
+        assert_int_equal(worker_pool_submit(pool, &jobs[i].job), 0);
+        rig_until(&rig, n_done == 1);
+        changes += i > 0 && jobs[i].context != jobs[i - 1].context;
+    }
+    pool = worker_pool_free(pool);
+    assert_true(changes < JOBS / 4);
+}
+
 /* ---- unix sockets ---- */
 
 static void test_unix_paths(void **state) {
@@ -467,6 +503,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_handles, setup, teardown),
         cmocka_unit_test_setup_teardown(test_stop_signal, setup, teardown),
         cmocka_unit_test_setup_teardown(test_workers, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_one_worker_is_enough_for_one_job_at_a_time, setup, teardown),
         cmocka_unit_test_setup_teardown(test_unix_paths, unit_temp_dir, unit_temp_dir_remove),
         cmocka_unit_test(test_backlog_and_packets),
         cmocka_unit_test_setup_teardown(test_packets, setup, teardown),
