@@ -16,6 +16,10 @@ import tempfile
 import time
 import zlib
 
+import pytest
+
+from lib import hostdiff
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("SPACE_BUILD_DIR", ROOT / "build"))
 PROGRAM = BUILD / "src" / "broker" / "space-broker"
@@ -263,3 +267,17 @@ def alive(pid):
         return open("/proc/%d/stat" % pid).read().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def refused(code, fn, *args, **kw):
+    """The error of a request that has to be refused with that code."""
+    with pytest.raises(Refused) as e:
+        fn(*args, **kw)
+    assert e.value.args[0] == code, e.value.args[1]
+    assert e.value.args[1]["text"]
+    return e.value.args[1]
+
+
+def look(broker):
+    """What of this broker's is on the host."""
+    return hostdiff.snapshot(broker.root, broker.uid_base)

@@ -8,17 +8,13 @@ import time
 
 import pytest
 
-from driver import MIB, Broker, Refused, UID_BASE, alive, vm_id
+from driver import MIB, Broker, Refused, UID_BASE, alive, look
 from lib import hostdiff
 from lib.sizes import size
 
 JOB_STEPS = ["start.source", "start.engine", "start.directory", "start.disk", "start.state", "start.boot_files", "start.sockets", "start.cgroup",
              "start.config", "start.mounts", "start.fork", "start.ready", "start.record", "start.release", "start.confirm"]
 CHILD_STEPS = ["vm.cgroup", "vm.network", "vm.root", "vm.drop", "vm.exec", "stub.root", "stub.drop"]
-
-
-def look(broker):
-    return hostdiff.snapshot(broker.root, broker.uid_base)
 
 
 @pytest.fixture(scope="module")

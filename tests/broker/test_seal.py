@@ -9,14 +9,7 @@ import stat
 
 import pytest
 
-from driver import MIB, Refused, alive, vm_id
-
-
-def refused(code, fn, *args, **kw):
-    with pytest.raises(Refused) as e:
-        fn(*args, **kw)
-    assert e.value.args[0] == code, e.value.args[1]
-    return e.value.args[1]
+from driver import MIB, alive, refused, vm_id
 
 
 def piece_hash(path):

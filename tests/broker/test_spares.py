@@ -8,9 +8,8 @@ import socket
 
 import pytest
 
-from driver import NODE_UID, Refused, alive, vm_id
-from test_faults import left, look
-from test_seal import refused
+from driver import NODE_UID, Refused, alive, look, refused, vm_id
+from test_faults import left
 
 
 def listed(broker):

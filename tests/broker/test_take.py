@@ -9,11 +9,11 @@ import time
 
 import pytest
 
-from driver import MIB, Broker, Refused, UID_BASE, alive, vm_id
+from driver import MIB, Broker, Refused, UID_BASE, alive, look, refused, vm_id
 from lib import hostdiff
 from lib.sizes import size
-from test_faults import left, look, restart
-from test_seal import pieces, refused, tamper
+from test_faults import left, restart
+from test_seal import pieces, tamper
 
 STEPS = ["begin", "clone", "flush", "ask", "copy", "copied", "stop", "stopped", "disk", "own", "sync", "base", "hash", "fsync", "manifest", "publish",
          "record", "committed"]

@@ -9,18 +9,13 @@ import pytest
 
 from lib import guest
 from lib.sizes import say
-from lib.system import System
+from lib.system import running_system
 
 
 @pytest.fixture(scope="module")
 def small():
-    s = System(store_size_mib=3072, disk_reserve_mib=128)
-    try:
-        s.up()
-        s.seed()
+    with running_system(store_size_mib=3072, disk_reserve_mib=128) as s:
         yield s
-    finally:
-        s.remove()
 
 
 def fill(system, leave_mib=0):

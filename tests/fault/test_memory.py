@@ -10,24 +10,19 @@ import pytest
 
 from lib import guest, hostdiff
 from lib.sizes import say
-from lib.system import System
+from lib.system import running_system
 
 ROOM = 2 << 20  # what the group may still grow by
 
 
 @pytest.fixture(scope="module")
 def system():
-    s = System()
-    try:
-        s.up()
-        s.seed()
+    with running_system() as s:
         s.api.delete(s.api.create())
         s.before = hostdiff.snapshot(str(s.root), int(s.settings["uid_base"]), standing_by=True)
         s.neighbour = s.api.create()
         guest.write(s.api, s.neighbour, "/home/user/fresh", "well")
         yield s
-    finally:
-        s.remove()
 
 
 def limit_of(pid):

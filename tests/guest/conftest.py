@@ -7,4 +7,4 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
 
 import pytest  # noqa: E402
 
-pytest.register_assert_rewrite("cases")
+pytest.register_assert_rewrite("cases", "cases_quiesce")

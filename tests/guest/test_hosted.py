@@ -9,6 +9,7 @@ import pytest
 import channel
 import vm
 from cases import *  # noqa: F401,F403 - the tests
+from cases_quiesce import *  # noqa: F401,F403
 from sizes import say, size
 
 

@@ -2,6 +2,7 @@
 """A whole installation of its own for tests: state directory, ports, uids; started with the real `space up`, and with the tools to
 kill, stop and look into it. Several checkouts can be tested on one machine one after the other."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -206,3 +207,15 @@ class System:
         self.down()
         subprocess.run(["umount", str(self.state / "store")], capture_output=True)
         shutil.rmtree(self.root, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def running_system(**settings):
+    """One that is up and has the seed template; removed afterwards."""
+    s = System(**settings)
+    try:
+        s.up()
+        s.seed()
+        yield s
+    finally:
+        s.remove()

@@ -9,18 +9,13 @@ import pytest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
 from lib.suite import exchanges_fit_the_spec, pytest_collection_modifyitems, pytest_runtest_makereport  # noqa: E402,F401
-from lib.system import System  # noqa: E402
+from lib.system import running_system  # noqa: E402
 
 
 @pytest.fixture(scope="session")
 def system():
-    s = System()
-    try:
-        s.up()
-        s.seed()
+    with running_system() as s:
         yield s
-    finally:
-        s.remove()
 
 
 @pytest.fixture(scope="session")

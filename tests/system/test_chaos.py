@@ -12,21 +12,16 @@ import pytest
 
 from lib import hostdiff
 from lib.sizes import say, size
-from lib.system import System
+from lib.system import System, running_system
 
 ALLOWED = {"creating", "running", "pausing", "paused", "suspending", "suspended", "waking", "deleting", "deleted", "failed"}
 
 
 @pytest.fixture
 def own():
-    s = System()
-    try:
-        s.up()
-        s.seed()
+    with running_system() as s:
         s.api.delete(s.api.create())  # the template's snapshot is made: from here on the host's state is settled
         yield s
-    finally:
-        s.remove()
 
 
 class Killer(threading.Thread):

@@ -4,14 +4,13 @@ back to with that one, whatever the host has now; new sandboxes get the new one;
 
 import json
 import os
-import pathlib
 import time
 
 import pytest
 
 from lib import engines, guest
 from lib.sizes import say
-from lib.system import System
+from lib.system import running_system
 
 
 def engines_of(system):
@@ -40,13 +39,8 @@ def runs_out_of(system, sid, digest):
 
 @pytest.fixture
 def own(tmp_path):
-    s = System(garbage_grace_s=0, blank_vmms=1)
-    try:
-        s.up()
-        s.seed()
+    with running_system(garbage_grace_s=0, blank_vmms=1) as s:
         yield s
-    finally:
-        s.remove()
 
 
 def other_qemu(kind, folder):

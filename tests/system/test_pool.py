@@ -13,22 +13,17 @@ import pytest
 
 from lib import hostdiff
 from lib.sizes import say, size
-from lib.system import System
+from lib.system import running_system
 
 POOL = 4
 
 
 @pytest.fixture(scope="module")
 def pooled():
-    s = System()
-    try:
-        s.up()
-        s.seed()
+    with running_system() as s:
         s.api.delete(s.api.create())
         s.before = hostdiff.snapshot(str(s.root), int(s.settings["uid_base"]), standing_by=True)
         yield s
-    finally:
-        s.remove()
 
 
 def set_pool(api, n, memory_mib=256):
