@@ -20,6 +20,9 @@ int tap_create(const char *name, int *ret_fd, struct sp_error *err) {
         return sp_error_set(err, SP_E_INTERNAL, "interface name %s is too long", name);
     if (ioctl(fd, TUNSETIFF, &req) < 0)
         return sp_error_errno(err, errno, "TUNSETIFF", "%s", name);
+    /* Else the end of whoever closes it last waits for the kernel to take the device down; so its namespace does that, later. */
+    if (ioctl(fd, TUNSETPERSIST, 1) < 0)
+        return sp_error_errno(err, errno, "TUNSETPERSIST", "%s", name);
     *ret_fd = TAKE_FD(fd);
     return 0;
 }

@@ -7,11 +7,12 @@
  * refuses a frame written to a tap that is down (EIO) and sends none to it. No interface connects the namespace to any
  * other one, so there is nothing a frame could be forwarded to even if the tap were up.
  *
- * The namespace has no name and no process in it: the tap's descriptor alone keeps it, so it cannot be left behind.
+ * The namespace has no name and no process in it: the tap's descriptor alone keeps it, and the kernel takes the tap down with it,
+ * so neither can be left behind.
  */
 #pragma once
 #include "base/error.h"
 
 /* Makes the tap in the caller's network namespace, which must have been unshared (CLONE_NEWNET) for it.
- * IFF_TAP | IFF_NO_PI | IFF_VNET_HDR, one queue, not persistent. */
+ * IFF_TAP | IFF_NO_PI | IFF_VNET_HDR, one queue, persistent within its namespace. */
 int tap_create(const char *name, int *ret_fd, struct sp_error *err);
