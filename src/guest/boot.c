@@ -3,6 +3,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/text.h"
+#include "guest/idle.h"
 #include "guest/klog.h"
 #include "guest/power.h"
 #include <errno.h>
@@ -171,6 +172,7 @@ void boot_system(void) {
     make_links();
     (void)sethostname("space", 5);
     loopback_up();
+    idle_quietly();
 }
 
 /* --- the port --- */

@@ -3,6 +3,7 @@
 
 import os
 import pathlib
+import re
 import resource
 import signal
 import socket
@@ -106,6 +107,11 @@ class Guest:
 
     def console(self):
         return self.serial.read_text(errors="replace")
+
+    def wakeups(self):
+        """Of the VMM's main thread, where its timers are."""
+        status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(re.search(r"^voluntary_ctxt_switches:\s*(\d+)", status, re.M).group(1))
 
     def cpu_seconds(self):
         fields = pathlib.Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()

@@ -27,7 +27,7 @@ static const struct profile {
     const char *append;
 } profiles[] = {
     {false, "microvm,acpi=off", "console=ttyS0 quiet panic=-1 reboot=t tsc=reliable"},
-    {true, "microvm,acpi=on", "console=ttyS0 quiet panic=-1 reboot=t tsc=reliable mitigations=off"},
+    {true, "microvm,acpi=on", "console=ttyS0 quiet panic=-1 reboot=t tsc=reliable mitigations=off psi=0 nowatchdog"},
 };
 
 static const struct accelerator {
