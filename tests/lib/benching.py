@@ -50,11 +50,18 @@ def pool(api, size):
     return p["id"]
 
 
-def wait_warm(api, pool_id, size, timeout=300):
+def starts(api, pool_id):
+    """Creates that asked the pool, as its nodes have reported them."""
+    p = next(p for p in api.ok("GET", "/v1/pools")["items"] if p["id"] == pool_id)
+    return sum(n["hits"] + n["misses"] for n in p["nodes"])
+
+
+def wait_warm(api, pool_id, size, timeout=300, after=0):
+    """after: so many creates are in the report, which is else one from before they emptied the pool."""
     end = time.monotonic() + timeout
     while True:
         p = next(p for p in api.ok("GET", "/v1/pools")["items"] if p["id"] == pool_id)
-        if sum(n["warm"] for n in p["nodes"]) >= size:
+        if sum(n["warm"] for n in p["nodes"]) >= size and starts(api, pool_id) >= after:
             return
         assert time.monotonic() < end, "the pool does not fill: %s" % p["nodes"]
         time.sleep(0.05)
