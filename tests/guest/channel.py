@@ -217,7 +217,7 @@ class Channel:
         sock.setblocking(False)
         self.offer = (window, max_frame)
         self.rx, self.tx = bytearray(), bytearray()
-        self.synced = self.eof = False
+        self.synced = self.eof = self.parsing = False
         self.streams = {}
         self.ids = 0
 
@@ -256,7 +256,7 @@ class Channel:
     def frame(self, op, sid, arg, payload=b"", epoch=None):
         epoch_low = (self.epoch if epoch is None else epoch) & 0xFFFFFFFF
         self.tx += struct.pack("<BBHIII", op, 0, 0, epoch_low, sid, arg) + payload
-        if len(self.tx) > 1 << 16:
+        if len(self.tx) > 1 << 16 and not self.parsing:  # else the bytes being taken apart would be so twice
             self.pump()
 
     # --- connection ---
@@ -287,6 +287,13 @@ class Channel:
         self.synced = True
 
     def _parse(self):
+        self.parsing = True
+        try:
+            self._take_frames()
+        finally:
+            self.parsing = False
+
+    def _take_frames(self):
         if not self.synced:
             self._find_ack()
         at = 0
