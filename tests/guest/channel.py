@@ -94,8 +94,8 @@ class Stream:
 
     def give_credit(self):
         if self.uncredited and self.reset is None:
-            self.channel.frame(CREDIT, self.id, self.uncredited)
-            self.uncredited = 0
+            n, self.uncredited = self.uncredited, 0
+            self.channel.frame(CREDIT, self.id, n)
 
     def send(self, data, timeout=30):
         deadline = time.monotonic() + timeout
