@@ -46,6 +46,7 @@ struct work {
     struct vm_talk *talk;
     json_t *files;
     uint64_t pages, stall_us;
+    struct sync_files sync; /* of memory, disk.img and devices */
     bool published;
 };
 
@@ -63,6 +64,7 @@ static void part_done(struct part *part) {
 }
 
 static void work_done(struct work *w) {
+    (void)sync_files_wait(&w->sync, NULL);
     w->talk = vm_talk_close(w->talk);
     (void)close_fd(w->dir);
     (void)close_fd(w->saved);
@@ -299,6 +301,15 @@ static size_t present(const int *fds, size_t n, int *ret) {
     return found;
 }
 
+/* Goes on beside the hashing. */
+static int begin_sync(struct work *w, struct sp_error *err) {
+    const int fds[] = {w->parts[MEMORY].fd, w->parts[DISK].fd, w->devices};
+    int there[ARRAY_SIZE(fds)];
+    (void)err;
+    sync_files_begin(&w->sync, there, present(fds, ARRAY_SIZE(fds), there));
+    return 0;
+}
+
 static int hash_part(struct part *part, struct sp_error *err) {
     const struct piece_base base = {.size = part->base_size,
                                     .digests = &part->base_digests,
@@ -418,6 +429,7 @@ static const struct step {
     {"snapshot.stopped", clone_disk},
     {"snapshot.disk", go},
     {"snapshot.own", own},
+    {"snapshot.sync", begin_sync},
     {"snapshot.hash", hash},
     {"snapshot.fsync", sync_rest},
     {"snapshot.publish", publish},

@@ -1,13 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * fsync of several files at once. Btrfs writes a log entry for each new file, several times over when they come side by side;
- * one commit of the file system beforehand takes less than half as long, and leaves the fsyncs nothing to do. Unlike
- * syncfs() it does not wait for what others have written to the file system.
- */
+/* fsync of several files at once: their file system writes them out together, which takes as long as one. */
 #pragma once
 #include "base/error.h"
 #include <stddef.h>
 
+#include <pthread.h>
+#include <stdbool.h>
+
 #define SYNC_FILES_MAX 8
-/* All on one file system. Starts threads, so not in a process that forks afterwards. */
-int sync_files(const int *fds, size_t n, struct sp_error *err);
+struct sync_files {
+    struct sync_file {
+        pthread_t thread;
+        bool started;
+        int fd, err_no;
+    } files[SYNC_FILES_MAX];
+    size_t n;
+};
+/* Starts threads, so not in a process that forks afterwards. The descriptors stay open until sync_files_wait(), which has to
+ * be called; it says whether all are durable. */
+void sync_files_begin(struct sync_files *sync, const int *fds, size_t n);
+int sync_files_wait(struct sync_files *sync, struct sp_error *err);
+int sync_files(const int *fds, size_t n, struct sp_error *err); /* both */

@@ -15,7 +15,7 @@ from lib.sizes import size
 from test_faults import left, restart
 from test_seal import pieces, tamper
 
-STEPS = ["begin", "clone", "flush", "ask", "copy", "copied", "stop", "stopped", "disk", "own", "base", "hash", "fsync", "manifest", "publish",
+STEPS = ["begin", "clone", "flush", "ask", "copy", "copied", "stop", "stopped", "disk", "own", "sync", "base", "hash", "fsync", "manifest", "publish",
          "record", "committed"]
 
 
