@@ -30,8 +30,8 @@ static bool is_pit_or_unknown(const char *path, bool must_exist) {
     return n < 0 || (n >= 3 && memcmp(name, "pit", 3) == 0);
 }
 
-/* Kernels before 6.13 leave the interval timer as the firmware did when they have no use for it: toggling an interrupt that is
- * masked, 36 times a second, each a wakeup of the VMM. */
+/* A kernel that has no use for the interval timer may leave it as the firmware did, as Debian's does: toggling an interrupt
+ * that is masked, 36 times a second, each a wakeup of the VMM. */
 static void stop_unused_pit(void) {
     if (is_pit_or_unknown(CLOCKEVENTS "clockevent0/current_device", true) ||
         is_pit_or_unknown(CLOCKEVENTS "broadcast/current_device", false) || ioperm(PIT_CHANNEL_0, PIT_PORTS, 1) < 0)

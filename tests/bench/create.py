@@ -38,7 +38,7 @@ def pooled(report, system, kernel, n, podman_p50):
     pool_id = benching.pool(api, 2)
     for result, fn, budget in (("create_ready", one_ready, {"p50": 15, "p99": 60}), ("create_first_byte", one_first_byte, {"p50": 50, "p99": 150})):
         values, failures, misses, steps = [], 0, 0, {}
-        before = benching.starts(api, pool_id)
+        before = benching.starts(benching.pool_nodes(api, pool_id))
         for i in range(n + 1):
             benching.wait_warm(api, pool_id, 2, after=before + i)
             took, sid = fn(api)
@@ -65,7 +65,7 @@ def burst(report, system, kernel, size, rounds):
     api = system.api
     pool_id = benching.pool(api, size)
     values, failures, kinds = [], 0, {}
-    before = benching.starts(api, pool_id)
+    before = benching.starts(benching.pool_nodes(api, pool_id))
     for i in range(rounds + 1):
         benching.wait_warm(api, pool_id, size, after=before + i * size)
         time.sleep(1)

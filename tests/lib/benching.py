@@ -50,20 +50,23 @@ def pool(api, size):
     return p["id"]
 
 
-def starts(api, pool_id):
+def pool_nodes(api, pool_id):
+    return next(p for p in api.ok("GET", "/v1/pools")["items"] if p["id"] == pool_id)["nodes"]
+
+
+def starts(nodes):
     """Creates that asked the pool, as its nodes have reported them."""
-    p = next(p for p in api.ok("GET", "/v1/pools")["items"] if p["id"] == pool_id)
-    return sum(n["hits"] + n["misses"] for n in p["nodes"])
+    return sum(n["hits"] + n["misses"] for n in nodes)
 
 
 def wait_warm(api, pool_id, size, timeout=300, after=0):
     """after: so many creates are in the report, which is else one from before they emptied the pool."""
     end = time.monotonic() + timeout
     while True:
-        p = next(p for p in api.ok("GET", "/v1/pools")["items"] if p["id"] == pool_id)
-        if sum(n["warm"] for n in p["nodes"]) >= size and starts(api, pool_id) >= after:
+        nodes = pool_nodes(api, pool_id)
+        if sum(n["warm"] for n in nodes) >= size and starts(nodes) >= after:
             return
-        assert time.monotonic() < end, "the pool does not fill: %s" % p["nodes"]
+        assert time.monotonic() < end, "the pool does not fill: %s" % nodes
         time.sleep(0.05)
 
 
